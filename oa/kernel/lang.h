@@ -287,11 +287,13 @@ class VarValue {
 template <class T>
 class Var {
  public:
-  Var(const T& initial) : var_(static_cast<const Value&>(initial)) {}  // NOLINT
+  explicit Var(const T& initial) : var_(static_cast<const Value&>(initial)) {}
   template <HostNumber N>
-  Var(N initial) : Var(T(initial)) {}  // NOLINT
+  explicit Var(N initial) : Var(T(initial)) {}
+  Var(const Var&) = default;
   T operator*() const { return T(var_.get()); }
   void operator=(const T& v) const { var_.set(v); }
+  void operator=(const Var& other) const { var_.set(other.var_.get()); }
   void operator+=(const T& v) const { var_.set(**this + v); }
   void operator-=(const T& v) const { var_.set(**this - v); }
   void operator*=(const T& v) const { var_.set(**this * v); }
