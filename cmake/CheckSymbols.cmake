@@ -1,0 +1,18 @@
+# Fails when a library shows a symbol that is not ours: a program may hold another LLVM beside us.
+# cmake -D nm=<nm> -D library=<liboa.so> -P CheckSymbols.cmake
+execute_process(COMMAND ${nm} -D --defined-only ${library} OUTPUT_VARIABLE text COMMAND_ERROR_IS_FATAL ANY)
+string(REGEX MATCHALL "[^\n]+" lines "${text}")
+list(LENGTH lines total)
+set(foreign ${lines})
+list(FILTER foreign EXCLUDE REGEX " _Z[A-Za-z0-9_]*N[KRO]*2oa")
+list(FILTER foreign EXCLUDE REGEX "^0+ A ")
+if(total LESS 10)
+  message(FATAL_ERROR "only ${total} symbols are visible, the library can hardly be used")
+endif()
+if(foreign)
+  list(LENGTH foreign count)
+  list(SUBLIST foreign 0 20 foreign)
+  list(JOIN foreign "\n" foreign)
+  message(FATAL_ERROR "${count} of ${total} visible symbols are not ours, among them:\n${foreign}")
+endif()
+message("${total} visible symbols, all ours")
