@@ -8,7 +8,8 @@
 namespace oa {
 
 // F32 is the working type. F16 and BF16 are storage types: they are computed on as F32 and rounded
-// to nearest even when stored. F64 exists on the CPU, for gradient checks. Bool is one byte, 0 or 1.
+// to nearest even when stored. F64 exists on the CPU, for gradient checks. Bool is one byte, 0
+// or 1.
 enum class DType : u8 { F32, F64, F16, BF16, I32, U32, U8, Bool };
 
 inline constexpr int kDTypeCount = 8;

@@ -19,27 +19,27 @@ namespace oa::device {
 enum class DeviceKind : u8 { Cpu, DiscreteGpu, IntegratedGpu, SoftwareGpu };
 
 struct DeviceInfo {
-  std::string id;         // what Engine::open and OA_DEVICE accept: "cpu", "vulkan:0"
-  std::string name;       // "AMD EPYC ...", "NVIDIA H200"
-  std::string driver;     // driver name and version; LLVM version and CPU features on the CPU
+  std::string id;      // what Engine::open and OA_DEVICE accept: "cpu", "vulkan:0"
+  std::string name;    // "AMD EPYC ...", "NVIDIA H200"
+  std::string driver;  // driver name and version; LLVM version and CPU features on the CPU
   DeviceKind kind = DeviceKind::Cpu;
-  u64 memory_bytes = 0;   // memory of the device
-  u64 max_allocation = 0; // largest single allocation
+  u64 memory_bytes = 0;                                           // memory of the device
+  u64 max_allocation = 0;                                         // largest single allocation
   std::vector<std::pair<std::string, std::string>> capabilities;  // for people: name, value
 };
 
 // One block of device memory.
 struct Memory {
-  u64 address = 0;        // what kernels see
+  u64 address = 0;  // what kernels see
   u64 bytes = 0;
-  void* host = nullptr;   // the same memory for the host, where it can be mapped (always on the CPU)
-  u64 handle = 0;         // the device's own key
+  void* host = nullptr;  // the same memory for the host, where it can be mapped (always on the CPU)
+  u64 handle = 0;        // the device's own key
 };
 
 struct MemoryReport {
   u64 allocated_bytes = 0;  // held now
   u64 peak_bytes = 0;
-  u64 allocations = 0;      // calls of allocate() so far
+  u64 allocations = 0;  // calls of allocate() so far
 };
 
 // A kernel ready to run on the device that compiled it.
@@ -57,11 +57,11 @@ class Executable {
 
 struct Dispatch {
   const Executable* kernel = nullptr;
-  u32 groups = 0;        // workgroups; 0 is legal and runs nothing
-  u32 first_arg = 0;     // index into CommandList::args
+  u32 groups = 0;     // workgroups; 0 is legal and runs nothing
+  u32 first_arg = 0;  // index into CommandList::args
   u32 arg_count = 0;
   bool barrier = false;  // wait for the memory effects of every earlier dispatch of the list
-  f64 flops = 0;         // estimate; lets Vulkan split a list before a watchdog fires (0: unknown, small)
+  f64 flops = 0;  // estimate; lets Vulkan split a list before a watchdog fires (0: unknown, small)
 };
 
 // Dispatches with their parameters (kernel::Op::Param, 8 bytes each). Lists of one device run in
@@ -114,9 +114,9 @@ class Device {
 };
 
 struct DeviceOptions {
-  u32 threads = 0;           // CPU worker threads including the caller; 0: OA_THREADS, else all cores
-  bool validation = false;   // Vulkan validation layers; a message becomes an error
-  std::string cache_dir;     // empty: OA_CACHE_DIR, else the user's cache folder; "-" : no disk cache
+  u32 threads = 0;  // CPU worker threads including the caller; 0: OA_THREADS, else all cores
+  bool validation = false;  // Vulkan validation layers; a message becomes an error
+  std::string cache_dir;  // empty: OA_CACHE_DIR, else the user's cache folder; "-" : no disk cache
   f64 watchdog_seconds = 0.5;  // Vulkan: longest estimated submission
 };
 

@@ -2,9 +2,9 @@
 //
 // Read `Op` first: it lists every instruction with its operands. A kernel is traced by the language
 // in lang.h, checked by verify.h, cleaned by simplify.h and lowered by oa/codegen. An instruction
-// yields at most one value, named by its index in Kernel::instrs. A value may be used only after it,
-// in the region that holds it or in regions nested there; state that outlives a region lives in a
-// variable slot.
+// yields at most one value, named by its index in Kernel::instrs. A value may be used only after
+// it, in the region that holds it or in regions nested there; state that outlives a region lives in
+// a variable slot.
 //
 // A workgroup of `width` lanes runs a kernel. Memory is addressed by 64-bit device addresses, which
 // come from the kernel's parameters (8 bytes each, uniform) or are loaded from memory.
@@ -138,10 +138,10 @@ using Region = std::vector<ValueId>;  // instructions in order
 
 struct Instr {
   Op op = Op::Const;
-  Type type;                     // of the value; ignored where the instruction yields none
-  Scalar elem = Scalar::F32;     // element type in memory (Load, Store, atomics, fragments)
-  u32 slot = kNoSlot;            // shared or variable slot
-  u64 imm = 0;                   // see Op
+  Type type;                  // of the value; ignored where the instruction yields none
+  Scalar elem = Scalar::F32;  // element type in memory (Load, Store, atomics, fragments)
+  u32 slot = kNoSlot;         // shared or variable slot
+  u64 imm = 0;                // see Op
   std::vector<ValueId> args;
   std::vector<Region> regions;
 };
@@ -156,10 +156,10 @@ struct VarSlot {
 };
 
 struct Kernel {
-  std::string name;              // for people; never part of the hash
-  u32 width = 0;                 // lanes of a workgroup, a power of two
-  u32 subgroup = 0;              // lanes of a subgroup, a power of two, divides width
-  u32 params = 0;                // number of 8-byte parameters
+  std::string name;  // for people; never part of the hash
+  u32 width = 0;     // lanes of a workgroup, a power of two
+  u32 subgroup = 0;  // lanes of a subgroup, a power of two, divides width
+  u32 params = 0;    // number of 8-byte parameters
   std::vector<SharedSlot> shared;
   std::vector<VarSlot> vars;
   std::vector<Instr> instrs;
@@ -172,14 +172,16 @@ struct Kernel {
 struct Target {
   enum class Kind : u8 { Cpu, Vulkan };
   Kind kind = Kind::Cpu;
-  u32 width = 16;                // preferred lanes of a workgroup
-  u32 subgroup = 16;             // lanes of a subgroup; on the CPU equal to the width of the kernel
-  u32 vector_registers = 16;     // CPU: native vector registers; a gang of f32 takes width*4/vector_bytes of them
+  u32 width = 16;     // preferred lanes of a workgroup
+  u32 subgroup = 16;  // lanes of a subgroup; on the CPU equal to the width of the kernel
+  u32 vector_registers =
+      16;  // CPU: native vector registers; a gang of f32 takes width*4/vector_bytes of them
   u32 vector_bytes = 32;         // CPU: bytes of a native vector
   u32 shared_bytes = 32 * 1024;  // workgroup memory
-  u32 threads = 1;               // CPU: worker threads; Vulkan: a rough number of workgroups that fill the device
-  bool f64 = true;               // F64 arithmetic
-  bool fragments = false;        // cooperative matrices, f16 and bf16 with f32 accumulation, 16x16x16
+  u32 threads =
+      1;  // CPU: worker threads; Vulkan: a rough number of workgroups that fill the device
+  bool f64 = true;         // F64 arithmetic
+  bool fragments = false;  // cooperative matrices, f16 and bf16 with f32 accumulation, 16x16x16
   bool fragments_bf16 = false;
 
   bool is_cpu() const { return kind == Kind::Cpu; }

@@ -169,8 +169,8 @@ Value Buffer::load(const Value& index, u32 lanes) const {
 
 void Buffer::store(const Value& index, const Value& value) const {
   if (value.scalar() != value_scalar(elem_)) {
-    bad(Op::Store, fmt::format("value is {}, expected {}", name(value.scalar()),
-                               name(value_scalar(elem_))));
+    bad(Op::Store,
+        fmt::format("value is {}, expected {}", name(value.scalar()), name(value_scalar(elem_))));
   }
   append({.op = Op::Store, .elem = elem_, .args = {address_.id, index.id, value.id}});
 }
@@ -242,8 +242,8 @@ Value Shared::load(const Value& index, u32 lanes) const {
 
 void Shared::store(const Value& index, const Value& value) const {
   if (value.scalar() != value_scalar(elem_)) {
-    bad(Op::SharedStore, fmt::format("value is {}, expected {}", name(value.scalar()),
-                                     name(value_scalar(elem_))));
+    bad(Op::SharedStore,
+        fmt::format("value is {}, expected {}", name(value.scalar()), name(value_scalar(elem_))));
   }
   append({.op = Op::SharedStore, .elem = elem_, .slot = slot_, .args = {index.id, value.id}});
 }
@@ -362,7 +362,9 @@ Value frag_cast(const Value& c, Scalar to) {
   return emit(Op::FragCast, type, {c});
 }
 
-void If(const Bool& cond, const std::function<void()>& then) { If(cond, then, [] {}); }
+void If(const Bool& cond, const std::function<void()>& then) {
+  If(cond, then, [] {});
+}
 
 void If(const Bool& cond, const std::function<void()>& then,
         const std::function<void()>& otherwise) {
@@ -379,8 +381,8 @@ void For(const Value& begin, const Value& end, const Value& step,
   same_types(Op::For, begin, end);
   same_types(Op::For, begin, step);
   // The index exists before its body, so the instruction is appended first and completed after.
-  const Value index = append_value(
-      {.op = Op::For, .type = begin.type, .args = {begin.id, end.id, step.id}});
+  const Value index =
+      append_value({.op = Op::For, .type = begin.type, .args = {begin.id, end.id, step.id}});
   Region region = record([&] { body(index); });
   tracer("For").kernel.instrs[index.id].regions.push_back(std::move(region));
 }
@@ -397,8 +399,7 @@ void While(const std::function<Bool()>& cond, const std::function<void()>& body)
   append(std::move(instr));
 }
 
-Kernel trace(std::string name, const Target& target, u32 width,
-             const std::function<void()>& body) {
+Kernel trace(std::string name, const Target& target, u32 width, const std::function<void()>& body) {
   if (width == 0 || !std::has_single_bit(width)) {
     invalid("kernel::trace", "width of {}, got {}, expected a power of two", name, width);
   }

@@ -57,17 +57,17 @@ Value unary(Op op, const Value& a);
 Value binary(Op op, const Value& a, const Value& b);   // equal types, same result type
 Value compare(Op op, const Value& a, const Value& b);  // equal types, result Bool
 
-#define OA_KERNEL_BINARY(token, op, fn)                                                       \
-  inline Value operator token(const Value& a, const Value& b) { return fn(Op::op, a, b); }    \
-  template <class V, HostNumber T>                                                            \
-    requires std::same_as<V, Value>                                                           \
-  Value operator token(const V& a, T b) {                                                     \
-    return fn(Op::op, a, literal(a.scalar(), b));                                             \
-  }                                                                                           \
-  template <HostNumber T, class V>                                                            \
-    requires std::same_as<V, Value>                                                           \
-  Value operator token(T a, const V& b) {                                                     \
-    return fn(Op::op, literal(b.scalar(), a), b);                                             \
+#define OA_KERNEL_BINARY(token, op, fn)                                                    \
+  inline Value operator token(const Value& a, const Value& b) { return fn(Op::op, a, b); } \
+  template <class V, HostNumber T>                                                         \
+    requires std::same_as<V, Value>                                                        \
+  Value operator token(const V& a, T b) {                                                  \
+    return fn(Op::op, a, literal(a.scalar(), b));                                          \
+  }                                                                                        \
+  template <HostNumber T, class V>                                                         \
+    requires std::same_as<V, Value>                                                        \
+  Value operator token(T a, const V& b) {                                                  \
+    return fn(Op::op, literal(b.scalar(), a), b);                                          \
   }
 OA_KERNEL_BINARY(+, Add, binary)
 OA_KERNEL_BINARY(-, Sub, binary)
@@ -181,10 +181,10 @@ Val<S> fma(const Val<S>& a, const std::type_identity_t<Val<S>>& b,
   return Val<S>(fma(static_cast<const Value&>(a), static_cast<const Value&>(b),
                     static_cast<const Value&>(c)));
 }
-#define OA_KERNEL_UNARY(name, op)              \
-  template <Scalar S>                          \
-  Val<S> name(const Val<S>& a) {               \
-    return Val<S>(unary(Op::op, a));           \
+#define OA_KERNEL_UNARY(name, op)    \
+  template <Scalar S>                \
+  Val<S> name(const Val<S>& a) {     \
+    return Val<S>(unary(Op::op, a)); \
   }
 OA_KERNEL_UNARY(abs, Abs)
 OA_KERNEL_UNARY(sqrt, Sqrt)
@@ -212,7 +212,7 @@ const Target& target();
 u32 width();           // lanes of the workgroup
 u32 subgroup_width();  // lanes of a subgroup
 // Values:
-U32 lane();            // 0 .. width()-1
+U32 lane();  // 0 .. width()-1
 U32 group();
 U32 group_count();
 
@@ -250,7 +250,8 @@ class Buffer {
     return Ref(*this, literal(Scalar::U32, index));
   }
   Value load(const Value& index, u32 lanes = 1) const;
-  void store(const Value& index, const Value& value) const;  // a vector value stores `lanes` elements
+  void store(const Value& index,
+             const Value& value) const;  // a vector value stores `lanes` elements
   Value atomic(AtomicOp op, const Value& index, const Value& value) const;
   Value compare_exchange(const Value& index, const Value& expected, const Value& value) const;
 
@@ -355,7 +356,8 @@ using Combine = std::function<Value(const Value&, const Value&)>;
 Value subgroup_reduce(const Value& v, const Combine& combine);
 Value group_reduce(const Value& v, const Combine& combine);
 // The same for a tuple of values that combine together (argmax, Welford, ...).
-using CombineTuple = std::function<std::vector<Value>(std::span<const Value>, std::span<const Value>)>;
+using CombineTuple =
+    std::function<std::vector<Value>(std::span<const Value>, std::span<const Value>)>;
 std::vector<Value> subgroup_reduce(std::span<const Value> v, const CombineTuple& combine);
 std::vector<Value> group_reduce(std::span<const Value> v, const CombineTuple& combine);
 
@@ -363,10 +365,14 @@ std::vector<Value> group_reduce(std::span<const Value> v, const CombineTuple& co
 enum class Layout : u8 { RowMajor, ColMajor };
 Type fragment_type(FragUse use, Scalar scalar, u32 rows, u32 cols);
 Value frag_fill(Type type, const Value& x);
-Value frag_load(Type type, const Buffer& from, const Value& offset, const Value& stride, Layout layout);
-Value frag_load(Type type, const Shared& from, const Value& offset, const Value& stride, Layout layout);
-void frag_store(const Buffer& to, const Value& offset, const Value& stride, Layout layout, const Value& f);
-void frag_store(const Shared& to, const Value& offset, const Value& stride, Layout layout, const Value& f);
+Value frag_load(Type type, const Buffer& from, const Value& offset, const Value& stride,
+                Layout layout);
+Value frag_load(Type type, const Shared& from, const Value& offset, const Value& stride,
+                Layout layout);
+void frag_store(const Buffer& to, const Value& offset, const Value& stride, Layout layout,
+                const Value& f);
+void frag_store(const Shared& to, const Value& offset, const Value& stride, Layout layout,
+                const Value& f);
 Value frag_mul_add(const Value& a, const Value& b, const Value& c);
 Value frag_add(const Value& a, const Value& b);
 Value frag_mul(const Value& a, const Value& b);
@@ -375,7 +381,8 @@ Value frag_cast(const Value& c, Scalar to);
 // Control flow. A body that changes nothing outside itself has no effect, so results leave through
 // Var, Shared or Buffer.
 void If(const Bool& cond, const std::function<void()>& then);
-void If(const Bool& cond, const std::function<void()>& then, const std::function<void()>& otherwise);
+void If(const Bool& cond, const std::function<void()>& then,
+        const std::function<void()>& otherwise);
 // for (i = begin; i < end; i += step); `step` is positive and the same in every lane.
 void For(const Value& begin, const Value& end, const Value& step,
          const std::function<void(const Value&)>& body);

@@ -1,9 +1,10 @@
 // Uses the installed library across the shared-object border: calls, data, and an exception.
-#include <cstdio>
-#include <cstring>
 #include <oa/core/dtype.h>
 #include <oa/core/error.h>
 #include <oa/kernel/lang.h>
+
+#include <cstdio>
+#include <cstring>
 
 int main() {
   using namespace oa::kernel;

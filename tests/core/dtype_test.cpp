@@ -1,9 +1,9 @@
 // 16-bit float conversions, over every bit pattern.
+#include "oa/core/dtype.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
-
-#include "oa/core/dtype.h"
 
 namespace oa {
 namespace {
@@ -20,12 +20,12 @@ TEST(DType, EveryF16SurvivesTheRoundTrip) {
 }
 
 TEST(DType, F16RoundsToNearestEven) {
-  EXPECT_EQ(f32_to_f16(1.0f + 0x1p-11f), 0x3c00);            // tie, even below
-  EXPECT_EQ(f32_to_f16(1.0f + 3 * 0x1p-11f), 0x3c02);        // tie, even above
-  EXPECT_EQ(f32_to_f16(1.0f + 0x1.004p-11f), 0x3c01);        // just above the tie
+  EXPECT_EQ(f32_to_f16(1.0f + 0x1p-11f), 0x3c00);      // tie, even below
+  EXPECT_EQ(f32_to_f16(1.0f + 3 * 0x1p-11f), 0x3c02);  // tie, even above
+  EXPECT_EQ(f32_to_f16(1.0f + 0x1.004p-11f), 0x3c01);  // just above the tie
   EXPECT_EQ(f32_to_f16(65519.0f), 0x7bff);
   EXPECT_EQ(f32_to_f16(65520.0f), 0x7c00);
-  EXPECT_EQ(f32_to_f16(0x1p-25f), 0x0000);                   // tie to zero
+  EXPECT_EQ(f32_to_f16(0x1p-25f), 0x0000);  // tie to zero
   EXPECT_EQ(f32_to_f16(0x1.8p-25f), 0x0001);
   EXPECT_EQ(f32_to_f16(-0.0f), 0x8000);
 }

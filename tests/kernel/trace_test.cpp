@@ -22,7 +22,8 @@ TEST(Trace, RecordsStructuredLoops) {
 
 TEST(Trace, NamesTheOperationOfATypeError) {
   try {
-    trace("bad", Target{}, 16, [] { binary(Op::Add, constant(Scalar::F32, 1), constant(Scalar::I32, 1)); });
+    trace("bad", Target{}, 16,
+          [] { binary(Op::Add, constant(Scalar::F32, 1), constant(Scalar::I32, 1)); });
     FAIL() << "no error";
   } catch (const Error& e) {
     EXPECT_STREQ(e.what(), "kernel::add: operand types differ, got f32 and i32");
