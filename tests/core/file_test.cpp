@@ -1,0 +1,164 @@
+// Files: contents of every size, replacement in one step, and failures that leave nothing behind.
+#include "oa/core/file.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <thread>
+
+#include "oa/core/error.h"
+
+namespace oa {
+namespace {
+
+namespace fs = std::filesystem;
+
+class File : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (fs::temp_directory_path() / "oa-file-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    dir_ = pattern;
+  }
+  void TearDown() override { fs::remove_all(dir_); }
+
+  size_t entries() const {
+    return static_cast<size_t>(
+        std::distance(fs::directory_iterator(dir_), fs::directory_iterator()));
+  }
+
+  fs::path dir_;
+};
+
+std::string message_of(auto&& call) {
+  try {
+    call();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::Io);
+    return e.what();
+  }
+  return "no error";
+}
+
+TEST_F(File, RoundTripsEverySize) {
+  for (size_t size : {0, 1, 4095, 4096, 4097, 1 << 20}) {
+    std::vector<u8> bytes(size);
+    std::iota(bytes.begin(), bytes.end(), u8{3});
+    for (Durability d : {Durability::Disk, Durability::Rename}) {
+      write_file(dir_ / "f", bytes, d);
+      EXPECT_EQ(read_file(dir_ / "f"), bytes);
+    }
+  }
+  EXPECT_EQ(entries(), 1u);
+}
+
+TEST_F(File, ReadsFilesWhoseSizeIsNotKnownBefore) {
+  EXPECT_FALSE(read_file("/proc/self/status").empty());  // reports size 0
+}
+
+TEST_F(File, CreatesParentDirectories) {
+  write_file(dir_ / "a/b/c", std::vector<u8>{1});
+  EXPECT_EQ(read_file(dir_ / "a/b/c"), std::vector<u8>{1});
+}
+
+TEST_F(File, WritesInTheWorkingDirectoryWithoutAPath) {
+  const fs::path before = fs::current_path();
+  fs::current_path(dir_);
+  write_file("plain", std::vector<u8>{7});
+  fs::current_path(before);
+  EXPECT_EQ(read_file(dir_ / "plain"), std::vector<u8>{7});
+}
+
+TEST_F(File, NamesThePathAndTheReason) {
+  const std::string d = dir_.string();
+  EXPECT_EQ(message_of([&] { read_file(dir_ / "none"); }),
+            "read_file: cannot open '" + d + "/none': No such file or directory");
+  EXPECT_EQ(message_of([&] { read_file(dir_); }),
+            "read_file: cannot read '" + d + "': Is a directory");
+  write_file(dir_ / "plain", std::vector<u8>{1});
+  EXPECT_EQ(message_of([&] { write_file(dir_ / "plain/below", {}); }),
+            "write_file: cannot create the directory '" + d + "/plain': Not a directory");
+}
+
+TEST_F(File, LeavesNoTemporaryWhenTheTargetIsADirectory) {
+  fs::create_directories(dir_ / "target/inside");
+  EXPECT_EQ(message_of([&] { write_file(dir_ / "target", std::vector<u8>{1}); }),
+            "write_file: cannot rename the new file to '" + (dir_ / "target").string() +
+                "': Is a directory");
+  EXPECT_EQ(entries(), 1u);
+  EXPECT_TRUE(fs::exists(dir_ / "target/inside"));
+}
+
+TEST_F(File, AFullDiskKeepsTheOldFileAndLeavesNoTemporary) {
+  write_file(dir_ / "f", std::vector<u8>{1, 2, 3});
+  rlimit old;
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &old), 0);
+  const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{8192, old.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  const std::string message =
+      message_of([&] { write_file(dir_ / "f", std::vector<u8>(100000, 9)); });
+  ::setrlimit(RLIMIT_FSIZE, &old);
+  std::signal(SIGXFSZ, old_handler);
+  EXPECT_NE(message.find("write_file: cannot write '"), std::string::npos) << message;
+  EXPECT_NE(message.find("File too large"), std::string::npos) << message;
+  EXPECT_EQ(read_file(dir_ / "f"), (std::vector<u8>{1, 2, 3}));
+  EXPECT_EQ(entries(), 1u);
+}
+
+TEST_F(File, ATemporaryOfADeadProcessIsNoObstacle) {
+  for (int i = 0; i < 200; ++i)
+    std::ofstream(dir_ / fmt::format("f.tmp.{}.{}", ::getpid(), i)) << "old";
+  write_file(dir_ / "f", std::vector<u8>{5});
+  EXPECT_EQ(read_file(dir_ / "f"), std::vector<u8>{5});
+}
+
+TEST_F(File, ReadersSeeOneOfTheWholeFiles) {
+  const std::vector<u8> a(50000, 1), b(70000, 2);
+  write_file(dir_ / "f", a);
+  std::atomic<bool> stop{false};
+  std::thread writer([&] {
+    for (int i = 0; i < 300; ++i) write_file(dir_ / "f", i % 2 ? a : b, Durability::Rename);
+    stop = true;
+  });
+  int whole = 0, partial = 0;
+  while (!stop) {
+    const std::vector<u8> seen = read_file(dir_ / "f");
+    ++(seen == a || seen == b ? whole : partial);
+  }
+  writer.join();
+  EXPECT_GT(whole, 0);
+  EXPECT_EQ(partial, 0);
+}
+
+TEST_F(File, ThreadsMayWriteTheSameFile) {
+  std::vector<std::thread> threads;
+  for (u8 t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 50; ++i)
+        write_file(dir_ / "f", std::vector<u8>(1000, t), Durability::Rename);
+    });
+  for (std::thread& t : threads) t.join();
+  const std::vector<u8> last = read_file(dir_ / "f");
+  EXPECT_EQ(last, std::vector<u8>(1000, last[0]));
+  EXPECT_EQ(entries(), 1u);
+}
+
+TEST_F(File, PreparesDirectories) {
+  EXPECT_EQ(prepare_directory(dir_ / "x/y"), "");
+  EXPECT_TRUE(fs::is_directory(dir_ / "x/y"));
+  EXPECT_EQ(fs::status(dir_ / "x/y").permissions(), fs::perms::owner_all);
+  EXPECT_EQ(prepare_directory(dir_ / "x/y"), "");
+  write_file(dir_ / "plain", std::vector<u8>{1});
+  EXPECT_EQ(prepare_directory(dir_ / "plain/below"),
+            "cannot create '" + (dir_ / "plain/below").string() + "': Not a directory");
+}
+
+}  // namespace
+}  // namespace oa
