@@ -1,0 +1,463 @@
+// Arithmetic and conversions. Vulkan promises less than the kernel language: division and square
+// roots are corrected here, conversions saturate by selects, NaNs travel by comparisons.
+#include <spirv/unified1/GLSL.std.450.h>
+
+#include <bit>
+#include <cmath>
+
+#include "oa/codegen/spirv/lowering.h"
+
+namespace oa::codegen::spirv {
+
+using kernel::Instr;
+using kernel::Op;
+using kernel::Scalar;
+using kernel::Type;
+
+namespace {
+
+// The parts of an IEEE float that the corrections need.
+struct FloatFormat {
+  Scalar bits;  // integer of the same width
+  u32 width;
+  u32 mantissa_bits;  // stored ones
+  u32 exponent_mask;  // all ones
+  u64 sign() const { return 1ull << (width - 1); }
+  u64 mantissa_mask() const { return (1ull << mantissa_bits) - 1; }
+  u32 bias() const { return exponent_mask >> 1; }
+  u64 one() const { return static_cast<u64>(bias()) << mantissa_bits; }
+};
+
+FloatFormat format(Scalar s) {
+  if (s == Scalar::F64) return {Scalar::U64, 64, 52, 0x7ff};
+  return {Scalar::U32, 32, 23, 0xff};
+}
+
+}  // namespace
+
+Id Lowering::arithmetic(spv::Op op, Scalar s, std::initializer_list<Id> operands) {
+  const Id id = b_.emit(op, scalar_type(s), operands);
+  b_.decorate(id, spv::Decoration::NoContraction);
+  return id;
+}
+
+Id Lowering::is_nan(Scalar s, Id a) {
+  (void)s;
+  return b_.emit(spv::Op::OpFUnordNotEqual, b_.type_bool(), {a, a});
+}
+
+Id Lowering::bits_of(Scalar s, Id a) {
+  return b_.emit(spv::Op::OpBitcast, scalar_type(format(s).bits), {a});
+}
+
+Id Lowering::float_of(Scalar s, Id bits) {
+  return b_.emit(spv::Op::OpBitcast, scalar_type(s), {bits});
+}
+
+Id Lowering::multiply_add(Scalar s, Id a, Id b, Id c) {
+  if (target_.fused_fma) return b_.glsl(GLSLstd450Fma, scalar_type(s), {a, b, c});
+  return arithmetic(spv::Op::OpFAdd, s, {arithmetic(spv::Op::OpFMul, s, {a, b}), c});
+}
+
+Id Lowering::residual(Scalar s, Id a, Id b, Id c) {
+  const Id type = scalar_type(s);
+  if (target_.fused_fma) {
+    const Id minus_a = b_.emit(spv::Op::OpFNegate, type, {a});
+    return b_.glsl(GLSLstd450Fma, type, {minus_a, b, c});
+  }
+  // The error of the product from halves of the factors (Dekker), which multiply exactly. Factors
+  // are near one, so nothing overflows.
+  const auto sub = [&](Id x, Id y) { return arithmetic(spv::Op::OpFSub, s, {x, y}); };
+  const auto mul = [&](Id x, Id y) { return arithmetic(spv::Op::OpFMul, s, {x, y}); };
+  const FloatFormat f = format(s);
+  // The upper half by masking, so that no compiler can fold the split away.
+  const u64 mask = ~((1ull << ((f.mantissa_bits + 2) / 2)) - 1);
+  const Id mask_id = constant(f.bits, f.width == 32 ? static_cast<u32>(mask) : mask);
+  const auto high = [&](Id x) {
+    return float_of(s,
+                    b_.emit(spv::Op::OpBitwiseAnd, scalar_type(f.bits), {bits_of(s, x), mask_id}));
+  };
+  const Id product = mul(a, b);
+  const Id ah = high(a), bh = high(b);
+  const Id al = sub(a, ah), bl = sub(b, bh);
+  // product - a*b, each difference exact in this order
+  const Id e1 = sub(product, mul(ah, bh));
+  const Id e2 = sub(e1, mul(ah, bl));
+  const Id e3 = sub(e2, mul(al, bh));
+  const Id error = sub(e3, mul(al, bl));
+  return arithmetic(spv::Op::OpFAdd, s, {sub(c, product), error});
+}
+
+// a / b, correctly rounded for normal operands and results: quotient of the significands in [1, 2)
+// by Newton steps with exact residuals (as Markstein does), exponents and sign by integers. Zeros,
+// subnormals, infinities and NaN take the device's own division.
+Id Lowering::float_divide(Scalar s, Id a, Id b) {
+  const Id plain = arithmetic(spv::Op::OpFDiv, s, {a, b});
+  if (target_.exact_division) return plain;
+  const FloatFormat f = format(s);
+  const Id int_type = scalar_type(f.bits);
+  const auto integer = [&](spv::Op op, Id x, Id y) { return b_.emit(op, int_type, {x, y}); };
+  const auto number = [&](u64 x) { return constant(f.bits, x); };
+  const Id one = float_constant(s, 1.0);
+  const Id a_bits = bits_of(s, a), b_bits = bits_of(s, b);
+  const auto significand = [&](Id bits) {
+    const Id m = integer(spv::Op::OpBitwiseAnd, bits, number(f.mantissa_mask()));
+    return float_of(s, integer(spv::Op::OpBitwiseOr, m, number(f.one())));
+  };
+  const auto exponent = [&](Id bits) {
+    const Id e = integer(spv::Op::OpShiftRightLogical, bits, number(f.mantissa_bits));
+    return integer(spv::Op::OpBitwiseAnd, e, number(f.exponent_mask));
+  };
+  const Id ma = significand(a_bits), mb = significand(b_bits);
+  const Id ea = exponent(a_bits), eb = exponent(b_bits);
+
+  Id r = arithmetic(spv::Op::OpFDiv, s, {one, mb});
+  r = multiply_add(s, residual(s, mb, r, one), r, r);
+  Id q = arithmetic(spv::Op::OpFMul, s, {ma, r});
+  q = multiply_add(s, residual(s, mb, q, ma), r, q);
+  q = multiply_add(s, residual(s, mb, q, ma), r, q);
+
+  // q * 2^(ea - eb) in two exact halves; only the last may round, to a subnormal.
+  const Id difference = integer(spv::Op::OpISub, ea, eb);
+  const Id half = integer(spv::Op::OpShiftRightArithmetic, difference, number(1));
+  const Id rest = integer(spv::Op::OpISub, difference, half);
+  const auto power = [&](Id e) {
+    const Id biased = integer(spv::Op::OpIAdd, e, number(f.bias()));
+    return float_of(s, integer(spv::Op::OpShiftLeftLogical, biased, number(f.mantissa_bits)));
+  };
+  q = arithmetic(spv::Op::OpFMul, s, {q, power(half)});
+  q = arithmetic(spv::Op::OpFMul, s, {q, power(rest)});
+  const Id sign = integer(spv::Op::OpBitwiseAnd, integer(spv::Op::OpBitwiseXor, a_bits, b_bits),
+                          number(f.sign()));
+  q = float_of(s, integer(spv::Op::OpBitwiseOr, bits_of(s, q), sign));
+
+  // Exponents 1 .. max-1 are normal: (e - 1) < max - 1 as unsigned numbers.
+  const auto normal = [&](Id e) {
+    return b_.emit(spv::Op::OpULessThan, b_.type_bool(),
+                   {integer(spv::Op::OpISub, e, number(1)), number(f.exponent_mask - 1)});
+  };
+  const Id both = b_.emit(spv::Op::OpLogicalAnd, b_.type_bool(), {normal(ea), normal(eb)});
+  return select(scalar_type(s), both, q, plain);
+}
+
+// The square root of a significand in [1, 4) by Newton steps with exact residuals.
+Id Lowering::float_sqrt(Scalar s, Id a) {
+  const Id type = scalar_type(s);
+  const Id plain = b_.glsl(GLSLstd450Sqrt, type, {a});
+  if (target_.exact_division) return plain;
+  const FloatFormat f = format(s);
+  const Id int_type = scalar_type(f.bits);
+  const auto integer = [&](spv::Op op, Id x, Id y) { return b_.emit(op, int_type, {x, y}); };
+  const auto number = [&](u64 x) { return constant(f.bits, x); };
+  const Id bits = bits_of(s, a);
+  const Id biased = integer(spv::Op::OpShiftRightLogical, bits, number(f.mantissa_bits));
+  // a = m * 4^e with the exponent of m being 0 or 1: biased - bias = 2 e + odd; bias is odd.
+  const Id odd =
+      integer(spv::Op::OpBitwiseAnd, integer(spv::Op::OpIAdd, biased, number(1)), number(1));
+  const Id mantissa = integer(spv::Op::OpBitwiseAnd, bits, number(f.mantissa_mask()));
+  const Id m_exponent =
+      integer(spv::Op::OpShiftLeftLogical, integer(spv::Op::OpIAdd, odd, number(f.bias())),
+              number(f.mantissa_bits));
+  const Id m = float_of(s, integer(spv::Op::OpBitwiseOr, mantissa, m_exponent));
+
+  Id y = b_.glsl(GLSLstd450Sqrt, type, {m});
+  // h = 1 / (2y), refined once.
+  const Id half = float_constant(s, 0.5), one = float_constant(s, 1.0);
+  Id h = arithmetic(spv::Op::OpFDiv, s, {half, y});
+  y = multiply_add(s, residual(s, y, y, m), h, y);
+  const Id twice = arithmetic(spv::Op::OpFAdd, s, {h, h});
+  h = multiply_add(s, residual(s, y, twice, one), h, h);
+  y = multiply_add(s, residual(s, y, y, m), h, y);
+
+  // (biased - bias - odd) / 2 + bias = (biased - odd + bias) / 2, the exponent of the result's
+  // scale.
+  const Id sum = integer(spv::Op::OpIAdd, integer(spv::Op::OpISub, biased, odd), number(f.bias()));
+  const Id scale_exponent = integer(spv::Op::OpShiftRightLogical, sum, number(1));
+  const Id scale =
+      float_of(s, integer(spv::Op::OpShiftLeftLogical, scale_exponent, number(f.mantissa_bits)));
+  const Id root = arithmetic(spv::Op::OpFMul, s, {y, scale});
+  // Positive and normal: the sign bit would make `biased` large.
+  const Id normal =
+      b_.emit(spv::Op::OpULessThan, b_.type_bool(),
+              {integer(spv::Op::OpISub, biased, number(1)), number(f.exponent_mask - 1)});
+  return select(type, normal, root, plain);
+}
+
+// The exact remainder: |a| is reduced by shifted integer remainders, eight or eleven bits a turn.
+Id Lowering::float_remainder(Scalar s, Id a, Id b) {
+  const FloatFormat f = format(s);
+  const Id type = scalar_type(s);
+  const Id int_type = scalar_type(f.bits);
+  const Id bool_type = b_.type_bool();
+  const auto integer = [&](spv::Op op, Id x, Id y) { return b_.emit(op, int_type, {x, y}); };
+  const auto number = [&](u64 x) { return constant(f.bits, x); };
+  const auto test = [&](spv::Op op, Id x, Id y) { return b_.emit(op, bool_type, {x, y}); };
+  const u64 infinity = static_cast<u64>(f.exponent_mask) << f.mantissa_bits;
+  const Id a_bits = bits_of(s, a);
+  const Id magnitude_mask = number(f.sign() - 1);
+  const Id x = integer(spv::Op::OpBitwiseAnd, a_bits, magnitude_mask);
+  const Id y = integer(spv::Op::OpBitwiseAnd, bits_of(s, b), magnitude_mask);
+  const Id sign = integer(spv::Op::OpBitwiseAnd, a_bits, number(f.sign()));
+  // Whole numbers m with value m * 2^(e - const); subnormals have e = 1 without the hidden bit.
+  struct Parts {
+    Id m, e;
+  };
+  const auto parts = [&](Id bits) {
+    const Id e = integer(spv::Op::OpShiftRightLogical, bits, number(f.mantissa_bits));
+    const Id m = integer(spv::Op::OpBitwiseAnd, bits, number(f.mantissa_mask()));
+    const Id subnormal = test(spv::Op::OpIEqual, e, number(0));
+    const Id hidden = integer(spv::Op::OpBitwiseOr, m, number(1ull << f.mantissa_bits));
+    return Parts{select(int_type, subnormal, m, hidden), select(int_type, subnormal, number(1), e)};
+  };
+  const Parts px = parts(x), py = parts(y);
+  // NaN where a is infinite or NaN, b is zero or NaN; a itself where |a| < |b|.
+  const Id bad_x = test(spv::Op::OpUGreaterThanEqual, x, number(infinity));
+  const Id bad_y = b_.emit(
+      spv::Op::OpLogicalOr, bool_type,
+      {test(spv::Op::OpIEqual, y, number(0)), test(spv::Op::OpUGreaterThan, y, number(infinity))});
+  const Id bad = b_.emit(spv::Op::OpLogicalOr, bool_type, {bad_x, bad_y});
+  const Id small = test(spv::Op::OpULessThan, x, y);
+  const Id trivial = b_.emit(spv::Op::OpLogicalOr, bool_type, {bad, small});
+  const Id divisor = select(int_type, trivial, number(1), py.m);
+  const Id turns = select(int_type, trivial, number(0), integer(spv::Op::OpISub, px.e, py.e));
+  const Id first = integer(spv::Op::OpUMod, px.m, divisor);
+
+  const u32 step = f.width - f.mantissa_bits - 1;
+  const Id before = b_.current_block();
+  const Id header = b_.new_id(), body = b_.new_id(), next = b_.new_id(), merge = b_.new_id();
+  const Id condition = b_.new_id();
+  b_.effect(spv::Op::OpBranch, {header});
+  b_.begin_block(header);
+  const Builder::Phi left = b_.phi(int_type, turns, before);
+  const Builder::Phi rest = b_.phi(int_type, first, before);
+  b_.effect(spv::Op::OpLoopMerge, {merge, next, 0});
+  b_.effect(spv::Op::OpBranch, {condition});
+  b_.begin_block(condition);
+  const Id go = test(spv::Op::OpINotEqual, left.id, number(0));
+  b_.effect(spv::Op::OpBranchConditional, {go, body, merge});
+  b_.begin_block(body);
+  const Id few = test(spv::Op::OpULessThan, left.id, number(step));
+  const Id shift = select(int_type, few, left.id, number(step));
+  const Id shifted = integer(spv::Op::OpShiftLeftLogical, rest.id, shift);
+  const Id reduced = integer(spv::Op::OpUMod, shifted, divisor);
+  const Id still = integer(spv::Op::OpISub, left.id, shift);
+  b_.effect(spv::Op::OpBranch, {next});
+  b_.begin_block(next);
+  b_.complete_phi(left, still, next);
+  b_.complete_phi(rest, reduced, next);
+  b_.effect(spv::Op::OpBranch, {header});
+  b_.begin_block(merge);
+
+  // rest * 2^(py.e - bias - mantissa_bits) in bits: shift the leading one into place, or keep a
+  // subnormal. The leading bit comes from the exponent of the (exact) conversion to a float.
+  const Id as_float = bits_of(s, b_.emit(spv::Op::OpConvertUToF, type, {rest.id}));
+  const Id lead = integer(spv::Op::OpISub,
+                          integer(spv::Op::OpShiftRightLogical, as_float, number(f.mantissa_bits)),
+                          number(f.bias()));
+  const Id up = integer(spv::Op::OpISub, number(f.mantissa_bits), lead);  // shift to normalise
+  const Id is_normal = test(spv::Op::OpULessThan, up, py.e);  // exponent py.e - up is at least 1
+  const Id top = integer(spv::Op::OpISub, py.e, number(1));
+  const Id shift_by = select(int_type, is_normal, up, top);
+  const Id zero = test(spv::Op::OpIEqual, rest.id, number(0));
+  const Id safe_shift = select(int_type, zero, number(0), shift_by);
+  const Id mantissa = integer(spv::Op::OpShiftLeftLogical, rest.id, safe_shift);
+  // Adding, not or-ing, lets the hidden bit count as the first exponent.
+  const Id exponent = integer(spv::Op::OpShiftLeftLogical,
+                              integer(spv::Op::OpISub, top, safe_shift), number(f.mantissa_bits));
+  const Id joined = select(int_type, zero, number(0), integer(spv::Op::OpIAdd, mantissa, exponent));
+  const Id result = select(int_type, small, x, joined);
+  const Id signed_result = integer(spv::Op::OpBitwiseOr, result, sign);
+  const Id nan = number(infinity | 1ull << (f.mantissa_bits - 1));
+  return float_of(s, select(int_type, bad, nan, signed_result));
+}
+
+Id Lowering::float_min_max(Op op, Scalar s, Id a, Id b) {
+  const auto less = op == Op::Min ? spv::Op::OpFOrdLessThan : spv::Op::OpFOrdGreaterThan;
+  const Id first = b_.emit(spv::Op::OpLogicalOr, b_.type_bool(),
+                           {b_.emit(less, b_.type_bool(), {a, b}), is_nan(s, a)});
+  return select(scalar_type(s), first, a, b);
+}
+
+Id Lowering::integer_divide(Op op, const Instr& instr) {
+  const Scalar s = instr.type.scalar;
+  const Id type = scalar_type(s);
+  const Id a = value(instr.args[0]);
+  Id b = value(instr.args[1]);
+  const u32 width = 8 * size_bytes(s);
+  const u64 minus_one = width == 32 ? 0xffffffffu : ~0ull;
+  const Instr& divisor = kernel_[instr.args[1]];
+  const bool safe =
+      divisor.op == Op::Const && divisor.imm != 0 && !(is_signed(s) && divisor.imm == minus_one);
+  if (!safe) {
+    // Zero, and -1 under the most negative number, would trap: divide by one instead.
+    Id trap = b_.emit(spv::Op::OpIEqual, b_.type_bool(), {b, constant(s, 0)});
+    if (is_signed(s)) {
+      const Id lowest =
+          b_.emit(spv::Op::OpIEqual, b_.type_bool(), {a, constant(s, 1ull << (width - 1))});
+      const Id minus = b_.emit(spv::Op::OpIEqual, b_.type_bool(), {b, constant(s, minus_one)});
+      const Id overflow = b_.emit(spv::Op::OpLogicalAnd, b_.type_bool(), {lowest, minus});
+      trap = b_.emit(spv::Op::OpLogicalOr, b_.type_bool(), {trap, overflow});
+    }
+    b = select(type, trap, constant(s, 1), b);
+  }
+  if (!is_signed(s)) {
+    return b_.emit(op == Op::Div ? spv::Op::OpUDiv : spv::Op::OpUMod, type, {a, b});
+  }
+  const Id quotient = b_.emit(spv::Op::OpSDiv, type, {a, b});
+  if (op == Op::Div) return quotient;
+  // OpSRem is undefined in Vulkan for negative operands.
+  return b_.emit(spv::Op::OpISub, type, {a, b_.emit(spv::Op::OpIMul, type, {quotient, b})});
+}
+
+Id Lowering::compare(Op op, Scalar s, Id a, Id b) {
+  using O = spv::Op;
+  struct Row {
+    O on_float, on_signed, on_unsigned;
+  };
+  static constexpr Row kRows[] = {
+      {O::OpFOrdEqual, O::OpIEqual, O::OpIEqual},
+      {O::OpFUnordNotEqual, O::OpINotEqual, O::OpINotEqual},
+      {O::OpFOrdLessThan, O::OpSLessThan, O::OpULessThan},
+      {O::OpFOrdLessThanEqual, O::OpSLessThanEqual, O::OpULessThanEqual},
+      {O::OpFOrdGreaterThan, O::OpSGreaterThan, O::OpUGreaterThan},
+      {O::OpFOrdGreaterThanEqual, O::OpSGreaterThanEqual, O::OpUGreaterThanEqual}};
+  if (s == Scalar::Bool) {
+    return b_.emit(op == Op::Eq ? O::OpLogicalEqual : O::OpLogicalNotEqual, b_.type_bool(), {a, b});
+  }
+  const Row& row = kRows[static_cast<int>(op) - static_cast<int>(Op::Eq)];
+  const O chosen = is_float(s) ? row.on_float : is_signed(s) ? row.on_signed : row.on_unsigned;
+  return b_.emit(chosen, b_.type_bool(), {a, b});
+}
+
+// Truncates, saturates, and sends NaN to 0: the conversion itself only sees what fits.
+Id Lowering::saturating_cast(Scalar from, Scalar to, Id a) {
+  const Id type = scalar_type(to);
+  const Id bool_type = b_.type_bool();
+  const u32 width = 8 * size_bytes(to);
+  const bool sign = is_signed(to);
+  const u64 lowest = sign ? 1ull << (width - 1) : 0;
+  const u64 highest = sign ? lowest - 1 : width == 32 ? 0xffffffffu : ~0ull;
+  const Id low = float_constant(from, sign ? -std::ldexp(1.0, static_cast<int>(width) - 1) : 0.0);
+  const Id high = float_constant(from, std::ldexp(1.0, static_cast<int>(sign ? width - 1 : width)));
+  const Id not_below = b_.emit(spv::Op::OpFOrdGreaterThanEqual, bool_type, {a, low});
+  const Id below_high = b_.emit(spv::Op::OpFOrdLessThan, bool_type, {a, high});
+  const Id fits = b_.emit(spv::Op::OpLogicalAnd, bool_type, {not_below, below_high});
+  const Id safe = select(scalar_type(from), fits, a, float_constant(from, 0.0));
+  Id result = b_.emit(sign ? spv::Op::OpConvertFToS : spv::Op::OpConvertFToU, type, {safe});
+  if (sign) {
+    const Id below = b_.emit(spv::Op::OpFOrdLessThan, bool_type, {a, low});
+    result = select(type, below, constant(to, lowest), result);
+  }
+  const Id above = b_.emit(spv::Op::OpFOrdGreaterThanEqual, bool_type, {a, high});
+  return select(type, above, constant(to, highest), result);
+}
+
+Id Lowering::cast(Scalar from, Scalar to, Id a) {
+  if (from == to) return a;
+  if (from == Scalar::Bool) {
+    const u64 one = is_float(to) ? format(to).one() : 1;
+    return select(scalar_type(to), a, constant(to, one), constant(to, 0));
+  }
+  if (to == Scalar::Bool) return compare(Op::Ne, from, a, constant(from, 0));
+  const Id type = scalar_type(to);
+  if (is_float(from) && is_float(to)) return b_.emit(spv::Op::OpFConvert, type, {a});
+  if (is_float(from)) return saturating_cast(from, to, a);
+  if (is_float(to)) {
+    const auto op = is_signed(from) ? spv::Op::OpConvertSToF : spv::Op::OpConvertUToF;
+    return b_.emit(op, type, {a});
+  }
+  if (size_bytes(from) == size_bytes(to)) return a;
+  // Widening extends by the source's sign; narrowing drops bits either way.
+  const bool extend = size_bytes(from) < size_bytes(to) && is_signed(from);
+  return b_.emit(extend ? spv::Op::OpSConvert : spv::Op::OpUConvert, type, {a});
+}
+
+Id Lowering::lower_math(const Instr& instr) {
+  using O = spv::Op;
+  const Scalar s = instr.type.scalar;
+  const Id type = type_of(instr.type);
+  std::vector<Id> args;
+  for (auto id : instr.args) args.push_back(value(id));
+  if (args.empty()) malformed(instr, "has no operands");
+  const Scalar from = type_of_value(instr.args[0]).scalar;
+  const bool on_float = is_float(s);
+  const bool on_bool = s == Scalar::Bool;
+  const auto plain = [&](O op) { return b_.emit(op, type, args); };
+  const auto either = [&](O float_op, O int_op) {
+    if (on_bool) malformed(instr, "on bool");
+    return on_float ? arithmetic(float_op, s, {args[0], args[1]}) : plain(int_op);
+  };
+  const auto rounding = [&](u32 instruction) {
+    if (!on_float) malformed(instr, "on integers");
+    return b_.glsl(instruction, type, {args[0]});
+  };
+  const auto on_bits = [&](O logical, O bitwise) {
+    if (on_float) malformed(instr, "on floats");
+    return plain(on_bool ? logical : bitwise);
+  };
+
+  switch (instr.op) {
+    case Op::Neg: return plain(on_float ? O::OpFNegate : O::OpSNegate);
+    case Op::Abs: {
+      if (on_float) return b_.glsl(GLSLstd450FAbs, type, {args[0]});
+      if (!is_signed(s)) return args[0];
+      const Id negative = compare(Op::Lt, s, args[0], constant(s, 0));
+      return select(type, negative, b_.emit(O::OpSNegate, type, {args[0]}), args[0]);
+    }
+    case Op::Not: return on_bits(O::OpLogicalNot, O::OpNot);
+    case Op::Sqrt:
+      if (!on_float) malformed(instr, "on integers");
+      return float_sqrt(s, args[0]);
+    case Op::Floor: return rounding(GLSLstd450Floor);
+    case Op::Ceil: return rounding(GLSLstd450Ceil);
+    case Op::Trunc: return rounding(GLSLstd450Trunc);
+    case Op::RoundEven: return rounding(GLSLstd450RoundEven);
+    case Op::Add: return either(O::OpFAdd, O::OpIAdd);
+    case Op::Sub: return either(O::OpFSub, O::OpISub);
+    case Op::Mul: return either(O::OpFMul, O::OpIMul);
+    case Op::Div:
+      return on_float ? float_divide(s, args[0], args[1]) : integer_divide(instr.op, instr);
+    case Op::Rem:
+      return on_float ? float_remainder(s, args[0], args[1]) : integer_divide(instr.op, instr);
+    case Op::Min:
+    case Op::Max: {
+      if (on_float) return float_min_max(instr.op, s, args[0], args[1]);
+      const Id first = compare(instr.op == Op::Min ? Op::Lt : Op::Gt, s, args[0], args[1]);
+      return select(type, first, args[0], args[1]);
+    }
+    case Op::MulHi: {
+      if (s != Scalar::U32) malformed(instr, "on a type other than u32");
+      const Id pair = b_.emit(O::OpUMulExtended, b_.type_struct({type, type}), args);
+      return b_.emit(O::OpCompositeExtract, type, {pair, 1});
+    }
+    case Op::And: return on_bits(O::OpLogicalAnd, O::OpBitwiseAnd);
+    case Op::Or: return on_bits(O::OpLogicalOr, O::OpBitwiseOr);
+    case Op::Xor: return on_bits(O::OpLogicalNotEqual, O::OpBitwiseXor);
+    case Op::Shl: return plain(O::OpShiftLeftLogical);
+    case Op::Shr: return plain(is_signed(s) ? O::OpShiftRightArithmetic : O::OpShiftRightLogical);
+    case Op::Fma:
+      if (!on_float) malformed(instr, "on integers");
+      return b_.glsl(GLSLstd450Fma, type, {args[0], args[1], args[2]});
+    case Op::Eq:
+    case Op::Ne:
+    case Op::Lt:
+    case Op::Le:
+    case Op::Gt:
+    case Op::Ge:
+      if (from == Scalar::Bool && instr.op > Op::Ne) malformed(instr, "on bool");
+      return compare(instr.op, from, args[0], args[1]);
+    case Op::Select: return plain(O::OpSelect);
+    case Op::Cast: return cast(from, s, args[0]);
+    case Op::Bitcast: {
+      // Signed and unsigned integers share one type here.
+      return type_of(type_of_value(instr.args[0])) == type ? args[0] : plain(O::OpBitcast);
+    }
+    case Op::VecBuild: return args.size() == 1 ? args[0] : plain(O::OpCompositeConstruct);
+    case Op::VecExtract:
+      if (type_of_value(instr.args[0]).lanes == 1) return args[0];
+      return b_.emit(O::OpCompositeExtract, type, {args[0], static_cast<u32>(instr.imm)});
+    default: malformed(instr, "has no lowering");
+  }
+}
+
+}  // namespace oa::codegen::spirv

@@ -1,0 +1,120 @@
+// The state of one lowering; private to this folder. lower.cpp walks the kernel, lower_math.cpp has
+// arithmetic and conversions, lower_memory.cpp memory, lanes and fragments.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "oa/codegen/spirv/builder.h"
+#include "oa/codegen/spirv/lower.h"
+
+namespace oa::codegen::spirv {
+
+// How a shared slot is laid out in workgroup memory.
+struct SharedLayout {
+  u32 cell_bytes = 4;  // of one element
+  u32 lanes = 1;       // the array's elements are vectors of so many cells
+};
+
+// What a look over the whole kernel finds before lowering starts.
+struct KernelFacts {
+  bool fragments = false;
+  bool device_barrier = false;       // some barrier orders device memory
+  std::vector<SharedLayout> shared;  // per slot
+};
+
+KernelFacts survey(const kernel::Kernel& kernel, const VulkanTarget& target);
+
+class Lowering {
+ public:
+  Lowering(const kernel::Kernel& kernel, const VulkanTarget& target);
+  std::vector<u32> run();
+
+ private:
+  using Instr = kernel::Instr;
+  using Scalar = kernel::Scalar;
+  using Type = kernel::Type;
+  using ValueId = kernel::ValueId;
+
+  // --- lower.cpp
+  [[noreturn]] void missing(std::string_view what) const;
+  [[noreturn]] void malformed(const Instr& instr, std::string_view what) const;
+  void declare();
+  void lower_region(const kernel::Region& region);
+  void lower(ValueId id);
+  Id lower_value(const Instr& instr);
+  void lower_if(const Instr& instr);
+  void lower_for(ValueId id, const Instr& instr);
+  void lower_while(const Instr& instr);
+  Id param(const Instr& instr);
+  Id group_id();
+
+  Id scalar_type(Scalar s);
+  Id type_of(const Type& type);
+  Id value(ValueId id) const;
+  const Type& type_of_value(ValueId id) const { return kernel_[id].type; }
+
+  // Constants of a value scalar, from bits.
+  Id constant(Scalar s, u64 bits);
+  Id float_constant(Scalar s, f64 x);
+  Id u32_constant(u32 x) { return constant(Scalar::U32, x); }
+
+  // --- lower_math.cpp
+  Id lower_math(const Instr& instr);
+  Id compare(kernel::Op op, Scalar s, Id a, Id b);
+  Id cast(Scalar from, Scalar to, Id a);
+  Id integer_divide(kernel::Op op, const Instr& instr);
+  Id float_divide(Scalar s, Id a, Id b);
+  Id float_sqrt(Scalar s, Id a);
+  Id float_remainder(Scalar s, Id a, Id b);
+  Id float_min_max(kernel::Op op, Scalar s, Id a, Id b);
+  Id saturating_cast(Scalar from, Scalar to, Id a);
+  Id residual(Scalar s, Id a, Id b, Id c);  // c - a*b, exact where a*b is close to c
+  Id multiply_add(Scalar s, Id a, Id b, Id c);
+  Id arithmetic(spv::Op op, Scalar s, std::initializer_list<Id> operands);  // never contracted
+  Id is_nan(Scalar s, Id a);
+  Id bits_of(Scalar s, Id a);
+  Id float_of(Scalar s, Id bits);
+  Id select(Id type, Id condition, Id a, Id b) {
+    return b_.emit(spv::Op::OpSelect, type, {condition, a, b});
+  }
+
+  // --- lower_memory.cpp
+  Id lower_memory(const Instr& instr);
+  Id lower_fragment(const Instr& instr);
+  Id lower_lanes(const Instr& instr);
+  void barrier(const Instr& instr);
+  Id cell_type(Scalar elem, u32 cell_bytes);  // how an element is held in memory
+  Id decode(Scalar elem, u32 cell_bytes, u32 lanes, Id cell);
+  Id encode(Scalar elem, u32 cell_bytes, u32 lanes, Id value, bool device);
+  Id element_address(Id address, ValueId index, u32 bytes);
+  Id element_pointer(Id address, ValueId index, Scalar elem, u32 lanes);
+  Id shared_pointer(u32 slot, Id index);         // of one cell
+  Id shared_vector_pointer(u32 slot, Id index);  // of a vector of SharedLayout::lanes cells
+  Id index_u32(ValueId index);
+  Id index_plus(Id index, u32 offset);
+  Id load(Id type, Id pointer, u32 align, bool device);
+  void store(Id pointer, Id object, u32 align, bool device);
+  std::vector<u32> access(u32 align, bool device) const;
+  Id shared_load(const Instr& instr);
+  void shared_store(const Instr& instr);
+  Id atomic(const Instr& instr);
+  Id shuffle(const Instr& instr, Type type, Id v);
+  Id fragment_pointer(const Instr& instr, Id& stride);
+
+  const kernel::Kernel& kernel_;
+  const VulkanTarget& target_;
+  KernelFacts facts_;
+  Builder b_;
+  std::vector<Id> values_;
+  std::vector<Id> vars_;
+  std::vector<Id> shared_;
+  PushConstants layout_;
+  Id push_ = 0;
+  Id lane_ = 0;
+  Id group_ = 0;
+  Id group_count_ = 0;
+  Id block_address_ = 0;
+};
+
+}  // namespace oa::codegen::spirv
