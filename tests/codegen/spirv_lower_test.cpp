@@ -184,6 +184,13 @@ TEST_P(OnElement, SharedMemory) {
   }
 }
 
+TEST(Spirv, ValidatorIsAwake) {
+  std::vector<u32> words = compile_spirv(traced([] {}), full_target());
+  EXPECT_EQ(validate(words), "");
+  words[5 + 1] = 0;  // the first capability becomes Matrix: nothing declares Shader any more
+  EXPECT_NE(validate(words), "");
+}
+
 TEST(Spirv, SharedBytesCountWidenedCells) {
   const Kernel k = traced(
       [] { Shared a(Scalar::U8, 10), b(Scalar::BF16, 3), c(Scalar::F32, 5), d(Scalar::F16, 2); });
