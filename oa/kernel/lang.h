@@ -310,6 +310,7 @@ class Shared {
    public:
     Ref(const Shared& shared, Value index) : shared_(shared), index_(index) {}
     void operator=(const Value& v) const { shared_.store(index_, v); }
+    void operator=(const Ref& other) const { shared_.store(index_, other.load()); }
     Value load() const { return shared_.load(index_); }
     operator Value() const { return load(); }  // NOLINT(google-explicit-constructor)
     template <Scalar S>
