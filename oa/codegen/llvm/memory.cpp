@@ -1,0 +1,258 @@
+// Loads and stores: one scalar where address and index are uniform, contiguous vectors where the
+// index is affine with a fitting stride, else one access per lane. Variables are at the end.
+#include <algorithm>
+
+#include "oa/codegen/llvm/lower.h"
+#include "oa/core/error.h"
+
+namespace oa::codegen {
+
+using kernel::Op;
+
+Lowering::Access Lowering::access(const Instr& instr) {
+  const bool is_shared = instr.op == Op::SharedLoad || instr.op == Op::SharedStore;
+  if (is_shared) return {instr.elem, 1, shared_[instr.slot], kernel::kNoValue, instr.args[0]};
+  const ValueId address = instr.args[0];
+  LlvmValue base = nullptr;
+  if (shape(address).uniform()) {
+    base = LLVMBuildIntToPtr(b_.at, scalar(address), b_.ptr, "");
+  }
+  return {instr.elem, 1, base, address, instr.args[1]};
+}
+
+void Lowering::load(ValueId id) {
+  const Instr& instr = k_[id];
+  Access a = access(instr);
+  a.lanes = instr.type.lanes;
+  const kernel::LaneShape& index = shape(a.index);
+  const u32 size = size_bytes(a.elem);
+  const LlvmType elem = b_.memory_type(a.elem);
+  if (a.base && index.uniform()) {
+    for (u32 part = 0; part < a.lanes; ++part) {
+      const LlvmValue from =
+          b_.element(elem, a.base, b_.add(wide_index(a.index), b_.integer(b_.i64, part)));
+      set(id, part, from_memory(a.elem, b_.load(elem, from, size)));
+    }
+    return;
+  }
+  if (!a.base || !index.affine) return gather(id, a);
+  if (a.lanes == 1 && index.stride == 1) {
+    return set(id, 0,
+               from_memory(a.elem, load_vector(elem, affine_pointer(a), width_, mask_, size)));
+  }
+  if (a.lanes == 1 && index.stride == -1) {
+    const LlvmValue last =
+        b_.element(elem, affine_pointer(a), b_.integer(b_.i64, 1 - static_cast<u64>(width_)));
+    const LlvmValue mask = mask_ ? reversed(mask_) : nullptr;
+    return set(id, 0, from_memory(a.elem, reversed(load_vector(elem, last, width_, mask, size))));
+  }
+  if (a.lanes > 1 && index.stride == a.lanes) {
+    const LlvmValue mask = mask_ ? repeated(mask_, a.lanes) : nullptr;
+    const LlvmValue all = load_vector(elem, affine_pointer(a), width_ * a.lanes, mask, size);
+    for (u32 part = 0; part < a.lanes; ++part) {
+      std::vector<u32> lanes(width_);
+      for (u32 l = 0; l < width_; ++l) lanes[l] = l * a.lanes + part;
+      set(id, part, from_memory(a.elem, b_.shuffle(all, lanes)));
+    }
+    return;
+  }
+  if (a.lanes == 1 && !mask_ && index.stride >= 2 && index.stride <= 4) return load_strided(id, a);
+  gather(id, a);
+}
+
+// Elements base, base + s, ... as s whole vectors. The last one is shifted back so that nothing
+// behind the last element is touched.
+void Lowering::load_strided(ValueId id, const Access& a) {
+  const u32 stride = static_cast<u32>(shape(a.index).stride), size = size_bytes(a.elem);
+  const LlvmType elem = b_.memory_type(a.elem);
+  const LlvmValue from = affine_pointer(a);
+  LlvmValue result = b_.undefined(Builder::vector(elem, width_));
+  for (u32 chunk = 0; chunk < stride; ++chunk) {
+    const u32 start = chunk * width_ - (chunk + 1 == stride ? stride - 1 : 0);
+    const LlvmValue v =
+        load_vector(elem, b_.element(elem, from, b_.integer(b_.i64, start)), width_, nullptr, size);
+    std::vector<u32> lanes(width_);
+    for (u32 l = 0; l < width_; ++l) {
+      const u32 offset = l * stride;
+      const bool here = chunk + 1 == stride ? offset >= chunk * width_ : offset / width_ == chunk;
+      lanes[l] = here ? width_ + offset - start : l;
+    }
+    result = b_.shuffle(result, v, lanes);
+  }
+  set(id, 0, from_memory(a.elem, result));
+}
+
+void Lowering::gather(ValueId id, const Access& a) {
+  const u32 size = size_bytes(a.elem);
+  const LlvmType type = Builder::vector(b_.memory_type(a.elem), width_);
+  for (u32 part = 0; part < a.lanes; ++part) {
+    const LlvmValue from = lane_pointers(a, part);
+    const LlvmValue v = b_.call("llvm.masked.gather", {type, Builder::type_of(from)},
+                                {from, b_.integer(b_.i32, size), mask_or_all(), b_.zero(type)});
+    set(id, part, from_memory(a.elem, v));
+  }
+}
+
+LlvmValue Lowering::lane_pointers(const Access& a, u32 component) {
+  LlvmValue index = wide_lanes(a.index);
+  if (component) index = b_.add(index, b_.integer(Builder::type_of(index), component));
+  const LlvmValue base =
+      a.base ? a.base
+             : LLVMBuildIntToPtr(b_.at, vector(a.address), Builder::vector(b_.ptr, width_), "");
+  return b_.element(b_.memory_type(a.elem), base, index);
+}
+
+LlvmValue Lowering::affine_pointer(const Access& a) {
+  return b_.element(b_.memory_type(a.elem), a.base, wide_index(a.index));
+}
+
+LlvmValue Lowering::load_vector(LlvmType elem, LlvmValue from, u32 n, LlvmValue mask, u32 align) {
+  const LlvmType type = Builder::vector(elem, n);
+  if (!mask) return b_.load(type, from, align);
+  return b_.call("llvm.masked.load", {type, b_.ptr},
+                 {from, b_.integer(b_.i32, align), mask, b_.zero(type)});
+}
+
+void Lowering::store_vector(LlvmValue v, LlvmValue to, LlvmValue mask, u32 align) {
+  if (!mask) return b_.store(v, to, align);
+  b_.call("llvm.masked.store", {Builder::type_of(v), b_.ptr},
+          {v, to, b_.integer(b_.i32, align), mask});
+}
+
+// <m0, m0, m1, m1, ...>
+LlvmValue Lowering::repeated(LlvmValue mask, u32 times) {
+  std::vector<u32> lanes(width_ * times);
+  for (u32 i = 0; i < lanes.size(); ++i) lanes[i] = i / times;
+  return b_.shuffle(mask, lanes);
+}
+
+LlvmValue Lowering::reversed(LlvmValue v) {
+  std::vector<u32> lanes(width_);
+  for (u32 l = 0; l < width_; ++l) lanes[l] = width_ - 1 - l;
+  return b_.shuffle(v, lanes);
+}
+
+void Lowering::store(ValueId id) {
+  const Instr& instr = k_[id];
+  Access a = access(instr);
+  const ValueId value = instr.args.back();
+  a.lanes = k_[value].type.lanes;
+  const kernel::LaneShape& index = shape(a.index);
+  const u32 size = size_bytes(a.elem);
+  const LlvmType elem = b_.memory_type(a.elem);
+  if (a.base && index.uniform()) {
+    // One cell for all lanes: the last active one wins.
+    for (u32 part = 0; part < a.lanes; ++part) {
+      LlvmValue v = nullptr;
+      if (shape(value).uniform()) {
+        v = scalar(value, part);
+      } else {
+        v = b_.extract(vector(value, part), mask_ ? last_active() : b_.integer(b_.i64, width_ - 1));
+      }
+      const LlvmValue to =
+          b_.element(elem, a.base, b_.add(wide_index(a.index), b_.integer(b_.i64, part)));
+      b_.store(to_memory(a.elem, v), to, size);
+    }
+    return;
+  }
+  if (a.base && index.affine && (index.stride == a.lanes || (index.stride == -1 && a.lanes == 1))) {
+    return store_contiguous(instr, a, value);
+  }
+  scatter(a, value);
+}
+
+void Lowering::store_contiguous(const Instr&, const Access& a, ValueId value) {
+  const LlvmType elem = b_.memory_type(a.elem);
+  const u32 size = size_bytes(a.elem);
+  LlvmValue to = affine_pointer(a);
+  LlvmValue mask = mask_;
+  if (a.lanes == 1) {
+    LlvmValue v = to_memory(a.elem, vector(value));
+    if (shape(a.index).stride == -1) {
+      v = reversed(v);
+      if (mask) mask = reversed(mask);
+      to = b_.element(elem, to, b_.integer(b_.i64, 1 - static_cast<u64>(width_)));
+    }
+    return store_vector(v, to, mask, size);
+  }
+  // Interleaves the components: pairs of vectors become vectors of twice the length, component
+  // order kept by picking from the concatenation at the end.
+  std::vector<LlvmValue> level;
+  for (u32 part = 0; part < a.lanes; ++part)
+    level.push_back(to_memory(a.elem, vector(value, part)));
+  u32 n = width_;
+  while (level.size() > 1) {
+    std::vector<u32> all(2 * n);
+    for (u32 i = 0; i < 2 * n; ++i) all[i] = i;
+    std::vector<LlvmValue> next;
+    for (size_t i = 0; i < level.size(); i += 2)
+      next.push_back(b_.shuffle(level[i], level[i + 1], all));
+    level = std::move(next);
+    n *= 2;
+  }
+  std::vector<u32> order(n);
+  for (u32 i = 0; i < n; ++i) order[i] = i % a.lanes * width_ + i / a.lanes;
+  if (mask) mask = repeated(mask, a.lanes);
+  store_vector(b_.shuffle(level[0], order), to, mask, size);
+}
+
+void Lowering::scatter(const Access& a, ValueId value) {
+  const u32 size = size_bytes(a.elem);
+  for (u32 part = 0; part < a.lanes; ++part) {
+    const LlvmValue v = to_memory(a.elem, vector(value, part));
+    const LlvmValue to = lane_pointers(a, part);
+    b_.call("llvm.masked.scatter", {Builder::type_of(v), Builder::type_of(to)},
+            {v, to, b_.integer(b_.i32, size), mask_or_all()});
+  }
+}
+
+// The value of an element as it lies in memory.
+LlvmValue Lowering::from_memory(Scalar elem, LlvmValue v) {
+  switch (elem) {
+    case Scalar::Bool: return b_.icmp(LLVMIntNE, v, b_.zero(Builder::type_of(v)));
+    case Scalar::U8: return b_.zext(v, b_.i32);
+    case Scalar::F16: return half_to_float(v);
+    case Scalar::BF16: {
+      const LlvmValue wide = b_.zext(v, b_.i32);
+      const LlvmValue high = LLVMBuildShl(b_.at, wide, b_.integer(Builder::type_of(wide), 16), "");
+      return b_.bitcast(high, Builder::like(b_.f32, v));
+    }
+    default: return v;
+  }
+}
+
+LlvmValue Lowering::to_memory(Scalar elem, LlvmValue v) {
+  switch (elem) {
+    case Scalar::Bool: return b_.zext(v, b_.i8);
+    case Scalar::U8: return b_.trunc(v, b_.i8);
+    case Scalar::F16: return float_to_half(v);
+    case Scalar::BF16: return float_to_bfloat(v);
+    default: return v;
+  }
+}
+
+void Lowering::var_load(ValueId id) {
+  const Instr& instr = k_[id];
+  const auto& slots = vars_[instr.slot];
+  for (u32 part = 0; part < slots.size(); ++part) {
+    const LlvmType type = LLVMGetAllocatedType(slots[part]);
+    set(id, part, LLVMBuildLoad2(b_.at, type, slots[part], ""));
+  }
+}
+
+void Lowering::var_store(const Instr& instr) {
+  const ValueId value = instr.args[0];
+  const auto& slots = vars_[instr.slot];
+  const bool one = uniformity_.var(instr.slot).affine;
+  for (u32 part = 0; part < slots.size(); ++part) {
+    LlvmValue v = operand(value, part, one);
+    if (!one && mask_ && home_level_[instr.slot] != level_) {
+      const LlvmValue old =
+          LLVMBuildLoad2(b_.at, LLVMGetAllocatedType(slots[part]), slots[part], "");
+      v = b_.select(mask_, v, old);
+    }
+    LLVMBuildStore(b_.at, v, slots[part]);
+  }
+}
+
+}  // namespace oa::codegen
