@@ -35,7 +35,8 @@ TEST(Print, HasAReadableForm) {
     Buffer x = param_buffer(Scalar::F16);
     U32 n = param_u32();
     Var<F32> sum(0.0f);
-    For(lane(), n, U32(width()), [&](U32 i) {
+    const U32 step(width());  // not as an argument: compilers differ in which comes first
+    For(lane(), n, step, [&](U32 i) {
       If(i < U32(7), [&] {
         F32 v(x[i]);
         sum += v * -1.5f;

@@ -48,7 +48,8 @@ class Builder {
   LlvmValue real(LlvmType type, double x) const;
   LlvmValue zero(LlvmType type) const { return LLVMConstNull(type); }
   LlvmValue undefined(LlvmType type) const { return LLVMGetPoison(type); }
-  LlvmValue steps(LlvmType elem, u32 n, std::int64_t first, std::int64_t step) const;  // <first, first+step, ...>
+  LlvmValue steps(LlvmType elem, u32 n, std::int64_t first,
+                  std::int64_t step) const;  // <first, first+step, ...>
   LlvmValue all_ones(LlvmType type) const { return LLVMConstAllOnes(type); }
 
   // Arithmetic
