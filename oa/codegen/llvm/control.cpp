@@ -168,14 +168,19 @@ LlvmValue Lowering::before(Scalar s, LlvmValue a, LlvmValue b) {
   return b_.icmp(kernel::is_signed(s) ? LLVMIntSLT : LLVMIntULT, a, b);
 }
 
+// The counter of a For over `s` holds 64 bits, so 32-bit types never leave its signed range.
+LlvmValue Lowering::counter_before(Scalar s, LlvmValue a, LlvmValue b) {
+  return b_.icmp(s == Scalar::U64 ? LLVMIntULT : LLVMIntSLT, a, b);
+}
+
 // A For index never wraps: it would never reach its end.
-LlvmValue Lowering::advance(Scalar s, LlvmValue index, LlvmValue step) {
-  const LlvmValue next = b_.add(index, step);
+LlvmValue Lowering::advance(Scalar s, LlvmValue counter, LlvmValue step) {
+  const LlvmValue next = b_.add(counter, step);
   if (LLVMIsAInstruction(next)) {
-    if (kernel::is_signed(s)) {
-      LLVMSetNSW(next, true);
-    } else {
+    if (s == Scalar::U64) {
       LLVMSetNUW(next, true);
+    } else {
+      LLVMSetNSW(next, true);
     }
   }
   return next;
@@ -188,61 +193,75 @@ void Lowering::for_loop(ValueId id) {
     fail(ErrorKind::Internal, "codegen", "step of a For in {} differs between lanes", k_.name);
   }
   const Scalar s = instr.type.scalar;
+  // The counter has 64 bits, so that it is an induction variable for LLVM's addresses; it never
+  // wraps.
+  const auto wide = [&](size_t arg) { return widened(s, scalar(instr.args[arg])); };
   if (begin.uniform() && end.uniform()) {
-    scalar_loop(id, scalar(instr.args[1]));
+    scalar_loop(id, wide(0), wide(1), wide(2));
     return;
   }
-  const i64 span = begin.stride * static_cast<i64>(width_ - 1);
-  const bool fits = begin.affine && begin.stride > 0 && begin.stride < (i64{1} << 20);
-  if (!fits || !end.uniform()) return for_varying(id);
+  constexpr i64 kLongestStride = i64{1} << 20;
+  const bool forward = begin.affine && begin.stride > 0 && begin.stride < kLongestStride;
+  if (!forward || !end.uniform()) return for_varying(id);
   // While the last lane is before the end, all lanes are.
-  const LlvmType type = b_.value_type(s);
-  const LlvmValue limit =
-      b_.call(kernel::is_signed(s) ? "llvm.ssub.sat" : "llvm.usub.sat", {type},
-              {scalar(instr.args[1]), b_.integer(type, static_cast<u64>(span))});
-  const LlvmValue rest = scalar_loop(id, limit);
-  if (!uniformity_.uniform_flow(id)) for_tail(id, rest);
+  const LlvmValue last = b_.integer(b_.i64, static_cast<u64>(begin.stride) * (width_ - 1));
+  const LlvmValue first = wide(0), stop = wide(1), step = wide(2);
+  const LlvmValue limit = size_bytes(s) == 4
+                              ? b_.sub(stop, last)
+                              : b_.call(kernel::is_signed(s) ? "llvm.ssub.sat" : "llvm.usub.sat",
+                                        {b_.i64}, {stop, last});
+  const LlvmValue rest = scalar_loop(id, first, limit, step);
+  if (!uniformity_.uniform_flow(id)) for_tail(id, rest, stop, step);
+}
+
+void Lowering::set_counter(ValueId id, LlvmValue counter) {
+  set(id, 0, size_bytes(k_[id].type.scalar) == 8 ? counter : b_.trunc(counter, b_.i32));
+  cell(id, 0).wide = counter;
 }
 
 // for (i = begin; i < limit; i += step) with the mask in force; returns the first i not run.
-LlvmValue Lowering::scalar_loop(ValueId id, LlvmValue limit) {
+LlvmValue Lowering::scalar_loop(ValueId id, LlvmValue begin, LlvmValue limit, LlvmValue step) {
   const Instr& instr = k_[id];
   const Scalar s = instr.type.scalar;
-  const LlvmValue begin = scalar(instr.args[0]), step = scalar(instr.args[2]);
-  const LlvmType type = b_.value_type(s);
   const LlvmBlock start = b_.block(), loop = b_.new_block("for"), done = b_.new_block("done");
-  b_.branch(before(s, begin, limit), loop, done);
+  b_.branch(counter_before(s, begin, limit), loop, done);
   b_.enter(loop);
-  const LlvmValue index = b_.phi(type);
+  const LlvmValue index = b_.phi(b_.i64);
   b_.incoming(index, begin, start);
-  set(id, 0, index);
+  set_counter(id, index);
   region(instr.regions[0]);
   const LlvmValue next = advance(s, index, step);
   b_.incoming(index, next, b_.block());
-  b_.branch(before(s, next, limit), loop, done);
+  b_.branch(counter_before(s, next, limit), loop, done);
   const LlvmBlock last = b_.block();
   b_.enter(done);
-  const LlvmValue rest = b_.phi(type);
+  const LlvmValue rest = b_.phi(b_.i64);
   b_.incoming(rest, begin, start);
   b_.incoming(rest, next, last);
   return rest;
 }
 
 // The trips that only some lanes make.
-void Lowering::for_tail(ValueId id, LlvmValue begin) {
+void Lowering::for_tail(ValueId id, LlvmValue begin, LlvmValue end, LlvmValue step) {
   const Instr& instr = k_[id];
   const Scalar s = instr.type.scalar;
-  const LlvmValue end = scalar(instr.args[1]), step = scalar(instr.args[2]);
-  const LlvmType type = b_.value_type(s);
   const i64 stride = shape(instr.args[0]).stride;
+  // With a step of a whole gang or more the first such trip is the last.
+  const u64 gang = static_cast<u64>(stride) * (width_ - 1);
+  const bool once = LLVMIsAConstantInt(step) && LLVMConstIntGetZExtValue(step) >= gang;
   const LlvmBlock start = b_.block(), loop = b_.new_block("tail"), done = b_.new_block("done");
-  b_.branch(before(s, begin, end), loop, done);
+  b_.branch(counter_before(s, begin, end), loop, done);
   b_.enter(loop);
-  const LlvmValue index = b_.phi(type);
-  b_.incoming(index, begin, start);
-  set(id, 0, index);
-  const LlvmValue left = b_.splat(b_.sub(end, index), width_);  // at least 1
-  const LlvmValue active = b_.icmp(LLVMIntULT, b_.steps(type, width_, 0, stride), left);
+  LlvmValue index = begin;
+  if (!once) {
+    index = b_.phi(b_.i64);
+    b_.incoming(index, begin, start);
+  }
+  set_counter(id, index);
+  const LlvmValue left = b_.call("llvm.umin", {b_.i64},  // at least 1
+                                 {b_.sub(end, index), b_.integer(b_.i64, gang + 1)});
+  const LlvmValue active = b_.icmp(LLVMIntULT, b_.steps(b_.i32, width_, 0, stride),
+                                   b_.splat(b_.trunc(left, b_.i32), width_));
   const LlvmValue mask = both(mask_, active);
   if (mask_) {
     const LlvmBlock some = b_.new_block("some"), latch = b_.new_block("latch");
@@ -254,16 +273,12 @@ void Lowering::for_tail(ValueId id, LlvmValue begin) {
   } else {
     under(mask, instr.regions[0]);
   }
-  // With a step of a whole gang or more the first such trip is the last.
-  const u64 gang = static_cast<u64>(stride) * (width_ - 1);
-  const bool once = LLVMIsAConstantInt(step) && LLVMConstIntGetZExtValue(step) >= gang;
   if (once) {
-    b_.incoming(index, b_.undefined(type), b_.block());
-    b_.branch(b_.integer(b_.i1, 0), loop, done);
+    b_.jump(done);
   } else {
     const LlvmValue next = advance(s, index, step);
     b_.incoming(index, next, b_.block());
-    b_.branch(before(s, next, end), loop, done);
+    b_.branch(counter_before(s, next, end), loop, done);
   }
   b_.enter(done);
 }

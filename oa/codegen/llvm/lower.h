@@ -147,12 +147,14 @@ class Lowering {
   bool is_cheap(const Region& region, u32& budget) const;
   bool wants_full_path(const Region& region) const;
   void for_loop(ValueId id);
-  LlvmValue scalar_loop(ValueId id, LlvmValue limit);
-  void for_tail(ValueId id, LlvmValue begin);
+  LlvmValue scalar_loop(ValueId id, LlvmValue begin, LlvmValue limit, LlvmValue step);
+  void for_tail(ValueId id, LlvmValue begin, LlvmValue end, LlvmValue step);
+  void set_counter(ValueId id, LlvmValue counter);
   void for_varying(ValueId id);
   void while_loop(ValueId id);
   LlvmValue before(Scalar s, LlvmValue a, LlvmValue b);
-  LlvmValue advance(Scalar s, LlvmValue index, LlvmValue step);
+  LlvmValue counter_before(Scalar s, LlvmValue a, LlvmValue b);
+  LlvmValue advance(Scalar s, LlvmValue counter, LlvmValue step);
   void find_homes(const Region& region, std::vector<const Region*>& open);
 
   // fragments.cpp
