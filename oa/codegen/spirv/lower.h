@@ -32,10 +32,9 @@ struct VulkanTarget {
   bool preserve_specials_f64 = false;
   bool round_even_f16 = false;  // shaderRoundingModeRTEFloat16
   bool round_even_f32 = false;  // shaderRoundingModeRTEFloat32
-  // Found by trial on the device: Fma rounds once; FDiv and Sqrt round correctly by themselves, so
-  // that the correction (about 30 instructions) can be left out.
-  bool fused_fma = true;
-  bool exact_division = false;
+  // What the device's arithmetic is known to do, else division and roots cost more instructions:
+  bool fused_fma = false;       // Fma rounds once
+  bool exact_division = false;  // FDiv and Sqrt round correctly without our correction
 
   bool operator==(const VulkanTarget&) const = default;
 };

@@ -88,9 +88,10 @@ Id Lowering::residual(Scalar s, Id a, Id b, Id c) {
   return arithmetic(spv::Op::OpFAdd, s, {sub(c, product), error});
 }
 
-// a / b, correctly rounded for normal operands and results: quotient of the significands in [1, 2)
-// by Newton steps with exact residuals (as Markstein does), exponents and sign by integers. Zeros,
-// subnormals, infinities and NaN take the device's own division.
+// a / b, correctly rounded for normal operands and results: the quotient of the significands lies
+// in [1, 2), one Newton step brings it within an ulp, the exact residual says which neighbour is
+// nearest; exponents and sign are added as integers. Zeros, subnormals, infinities and NaN take the
+// device's own division.
 Id Lowering::float_divide(Scalar s, Id a, Id b) {
   const Id plain = arithmetic(spv::Op::OpFDiv, s, {a, b});
   if (target_.exact_division) return plain;
@@ -98,27 +99,32 @@ Id Lowering::float_divide(Scalar s, Id a, Id b) {
   const Id int_type = scalar_type(f.bits);
   const auto integer = [&](spv::Op op, Id x, Id y) { return b_.emit(op, int_type, {x, y}); };
   const auto number = [&](u64 x) { return constant(f.bits, x); };
-  const Id one = float_constant(s, 1.0);
   const Id a_bits = bits_of(s, a), b_bits = bits_of(s, b);
   const auto significand = [&](Id bits) {
     const Id m = integer(spv::Op::OpBitwiseAnd, bits, number(f.mantissa_mask()));
-    return float_of(s, integer(spv::Op::OpBitwiseOr, m, number(f.one())));
+    return integer(spv::Op::OpBitwiseOr, m, number(f.one()));
   };
   const auto exponent = [&](Id bits) {
     const Id e = integer(spv::Op::OpShiftRightLogical, bits, number(f.mantissa_bits));
     return integer(spv::Op::OpBitwiseAnd, e, number(f.exponent_mask));
   };
-  const Id ma = significand(a_bits), mb = significand(b_bits);
+  const Id ma_bits = significand(a_bits), mb_bits = significand(b_bits);
   const Id ea = exponent(a_bits), eb = exponent(b_bits);
+  // Doubles the dividend where the quotient would be below one.
+  const Id below = b_.emit(spv::Op::OpULessThan, b_.type_bool(), {ma_bits, mb_bits});
+  const Id shift = select(int_type, below, number(1), number(0));
+  const Id up = integer(spv::Op::OpShiftLeftLogical, shift, number(f.mantissa_bits));
+  const Id ma = float_of(s, integer(spv::Op::OpIAdd, ma_bits, up));
+  const Id mb = float_of(s, mb_bits);
 
-  Id r = arithmetic(spv::Op::OpFDiv, s, {one, mb});
-  r = multiply_add(s, residual(s, mb, r, one), r, r);
+  const Id r = arithmetic(spv::Op::OpFDiv, s, {float_constant(s, 1.0), mb});
   Id q = arithmetic(spv::Op::OpFMul, s, {ma, r});
   q = multiply_add(s, residual(s, mb, q, ma), r, q);
-  q = multiply_add(s, residual(s, mb, q, ma), r, q);
+  // ma / mb - q = residual / mb is more than half an ulp where the residual passes mb * ulp / 2.
+  q = to_nearest(s, q, residual(s, mb, q, ma), mb, f.mantissa_bits + 1);
 
   // q * 2^(ea - eb) in two exact halves; only the last may round, to a subnormal.
-  const Id difference = integer(spv::Op::OpISub, ea, eb);
+  const Id difference = integer(spv::Op::OpISub, integer(spv::Op::OpISub, ea, eb), shift);
   const Id half = integer(spv::Op::OpShiftRightArithmetic, difference, number(1));
   const Id rest = integer(spv::Op::OpISub, difference, half);
   const auto power = [&](Id e) {
@@ -140,7 +146,24 @@ Id Lowering::float_divide(Scalar s, Id a, Id b) {
   return select(scalar_type(s), both, q, plain);
 }
 
-// The square root of a significand in [1, 4) by Newton steps with exact residuals.
+// Moves `q`, in [1, 2], by one ulp where the exact residual passes factor * 2^-log2_inverse.
+// Neither quotients nor roots lie midway between two numbers, but the residual of a root just above
+// the lower midpoint may equal the bound.
+Id Lowering::to_nearest(Scalar s, Id q, Id left, Id factor, u32 log2_inverse) {
+  const Id type = scalar_type(s);
+  const f64 ulp = std::ldexp(1.0, -static_cast<int>(format(s).mantissa_bits));
+  const Id bound =
+      arithmetic(spv::Op::OpFMul, s,
+                 {factor, float_constant(s, std::ldexp(1.0, -static_cast<int>(log2_inverse)))});
+  const Id minus_bound = b_.emit(spv::Op::OpFNegate, type, {bound});
+  const Id above = b_.emit(spv::Op::OpFOrdGreaterThan, b_.type_bool(), {left, bound});
+  const Id below = b_.emit(spv::Op::OpFOrdLessThanEqual, b_.type_bool(), {left, minus_bound});
+  const Id step = select(type, above, float_constant(s, ulp),
+                         select(type, below, float_constant(s, -ulp), float_constant(s, 0.0)));
+  return arithmetic(spv::Op::OpFAdd, s, {q, step});
+}
+
+// The square root of a significand in [1, 4): one Newton step, then the nearest neighbour.
 Id Lowering::float_sqrt(Scalar s, Id a) {
   const Id type = scalar_type(s);
   const Id plain = b_.glsl(GLSLstd450Sqrt, type, {a});
@@ -161,13 +184,11 @@ Id Lowering::float_sqrt(Scalar s, Id a) {
   const Id m = float_of(s, integer(spv::Op::OpBitwiseOr, mantissa, m_exponent));
 
   Id y = b_.glsl(GLSLstd450Sqrt, type, {m});
-  // h = 1 / (2y), refined once.
-  const Id half = float_constant(s, 0.5), one = float_constant(s, 1.0);
-  Id h = arithmetic(spv::Op::OpFDiv, s, {half, y});
+  const Id h = arithmetic(spv::Op::OpFDiv, s, {float_constant(s, 0.5), y});
   y = multiply_add(s, residual(s, y, y, m), h, y);
-  const Id twice = arithmetic(spv::Op::OpFAdd, s, {h, h});
-  h = multiply_add(s, residual(s, y, twice, one), h, h);
-  y = multiply_add(s, residual(s, y, y, m), h, y);
+  // sqrt(m) - y is more than half an ulp where m - y * y passes y * ulp, on the grid of the
+  // residual.
+  y = to_nearest(s, y, residual(s, y, y, m), y, f.mantissa_bits);
 
   // (biased - bias - odd) / 2 + bias = (biased - odd + bias) / 2, the exponent of the result's
   // scale.

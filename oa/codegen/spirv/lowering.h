@@ -66,6 +66,7 @@ class Lowering {
   Id integer_divide(kernel::Op op, const Instr& instr);
   Id float_divide(Scalar s, Id a, Id b);
   Id float_sqrt(Scalar s, Id a);
+  Id to_nearest(Scalar s, Id q, Id left, Id factor, u32 log2_inverse);
   Id float_remainder(Scalar s, Id a, Id b);
   Id float_min_max(kernel::Op op, Scalar s, Id a, Id b);
   Id saturating_cast(Scalar from, Scalar to, Id a);
