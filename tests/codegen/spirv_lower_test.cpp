@@ -426,6 +426,22 @@ TEST(Spirv, WordsAreDeterministicAndNameless) {
   EXPECT_NE(compile_spirv(make("b"), other), a);
 }
 
+// The hash of a kernel ignores instructions in no region; so must the words.
+TEST(Spirv, UnreachedInstructionsLeaveNoTrace) {
+  Kernel k = traced([] {
+    Buffer x = param_buffer(Scalar::F32);
+    Shared s(Scalar::F32, 64);
+    s[lane()] = F32(x[lane()]);
+    barrier();
+    x[lane()] = Value(s[lane()]);
+  });
+  const auto words = compile_spirv(k, full_target());
+  k.instrs.push_back({.op = Op::SharedLoad, .type = Type{Scalar::F32, 4}, .slot = 0, .args = {0}});
+  k.instrs.push_back({.op = Op::Barrier, .imm = kDeviceMemory});
+  k.instrs.push_back({.op = Op::FragFill, .args = {0}});
+  EXPECT_EQ(compile_spirv(k, full_target()), words);
+}
+
 TEST(Spirv, ArithmeticIsNeverContracted) {
   const Kernel k = traced([] {
     Buffer x = param_buffer(Scalar::F32);

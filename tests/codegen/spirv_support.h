@@ -21,7 +21,7 @@ inline VulkanTarget full_target() {
   t.int16 = t.int8 = t.f16 = t.f64 = t.u8_storage = t.f16_storage = true;
   t.coop_matrix = t.bf16 = t.vulkan_memory_model = true;
   t.preserve_specials_f32 = t.preserve_specials_f64 = true;
-  t.round_even_f16 = t.round_even_f32 = true;
+  t.round_even_f16 = t.round_even_f32 = t.fused_fma = true;
   return t;
 }
 

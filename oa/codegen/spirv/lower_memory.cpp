@@ -54,6 +54,15 @@ u32 known_divisor(const Kernel& k, ValueId id, u32 limit, u32 depth = 6) {
   }
 }
 
+// Instructions that nothing reaches do not count.
+template <class Visit>
+void for_each_instr(const Kernel& k, const kernel::Region& region, const Visit& visit) {
+  for (ValueId id : region) {
+    visit(k[id]);
+    for (const kernel::Region& inner : k[id].regions) for_each_instr(k, inner, visit);
+  }
+}
+
 }  // namespace
 
 // A slot becomes an array of vectors where the kernel moves vectors through it, so that the device
@@ -68,10 +77,11 @@ KernelFacts survey(const Kernel& k, const VulkanTarget& target) {
     while (k.shared[slot].count % limit[slot] != 0) limit[slot] /= 2;
   }
   for (const auto& var : k.vars) facts.fragments |= var.type.is_fragment();
-  for (const Instr& instr : k.instrs) {
+  for_each_instr(k, k.body, [&](const Instr& instr) {
     if (instr.op >= Op::FragFill && instr.op <= Op::FragCast) facts.fragments = true;
     if (instr.op == Op::Barrier && (instr.imm & kDeviceMemory)) facts.device_barrier = true;
-    if (instr.slot >= k.shared.size()) continue;
+    const bool memory = instr.op != Op::VarLoad && instr.op != Op::VarStore;
+    if (!memory || instr.slot >= k.shared.size()) return;
     u32& lanes = facts.shared[instr.slot].lanes;
     switch (instr.op) {
       case Op::SharedLoad: lanes = std::max<u32>(lanes, instr.type.lanes); break;
@@ -86,7 +96,7 @@ KernelFacts survey(const Kernel& k, const VulkanTarget& target) {
       }
       default: break;
     }
-  }
+  });
   for (size_t slot = 0; slot < k.shared.size(); ++slot) {
     facts.shared[slot].lanes = std::min(facts.shared[slot].lanes, limit[slot]);
   }
