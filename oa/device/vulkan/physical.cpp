@@ -265,8 +265,11 @@ Physical probe(const Instance& instance, VkPhysicalDevice device) {
   p.required_subgroup = props.v13.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT;
   p.preserve_specials_f32 = props.v12.shaderSignedZeroInfNanPreserveFloat32;
   p.preserve_specials_f64 = props.v12.shaderSignedZeroInfNanPreserveFloat64;
-  p.round_even_f16 = props.v12.shaderRoundingModeRTEFloat16;
-  p.round_even_f32 = props.v12.shaderRoundingModeRTEFloat32;
+  // A module that asks for the mode of some widths only needs them to be independent.
+  const bool free_rounding =
+      props.v12.roundingModeIndependence == VK_SHADER_FLOAT_CONTROLS_INDEPENDENCE_ALL;
+  p.round_even_f16 = free_rounding && props.v12.shaderRoundingModeRTEFloat16;
+  p.round_even_f32 = free_rounding && props.v12.shaderRoundingModeRTEFloat32;
   p.cooperative_matrix = p.cooperative_matrix && features.matrix.matrix && p.memory_model;
   p.bfloat16 = p.bfloat16 && features.bfloat16.type && features.bfloat16.cooperative_matrix;
   if (p.cooperative_matrix) p.shapes = shapes_of(api, device);
