@@ -2,6 +2,7 @@
 // errors. On a machine without Vulkan the tests are skipped.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <numeric>
 #include <random>
@@ -62,18 +63,24 @@ Kernel many_parameters_kernel(const Target& target, u32 params) {
   });
 }
 
-class VulkanDeviceTest : public testing::TestWithParam<bool> {
+enum class Mode {
+  Plain,
+  Validated,
+  Unmapped,  // as on a discrete GPU: no device memory is mapped, so every copy is staged
+};
+
+class VulkanDeviceTest : public testing::TestWithParam<Mode> {
  protected:
   void SetUp() override {
     std::string why;
     if (vulkan_devices(&why).empty()) GTEST_SKIP() << "no Vulkan device: " << why;
-    options_.validation = GetParam();
+    options_.validation = GetParam() != Mode::Plain;
     options_.cache_dir = "-";
     try {
       device_ = open();
     } catch (const Error& e) {
       // Only the layers may be missing.
-      ASSERT_TRUE(GetParam() && e.kind() == ErrorKind::BackendUnavailable) << e.what();
+      ASSERT_TRUE(options_.validation && e.kind() == ErrorKind::BackendUnavailable) << e.what();
       GTEST_SKIP() << e.what();
     }
   }
@@ -86,8 +93,11 @@ class VulkanDeviceTest : public testing::TestWithParam<bool> {
   }
 
   std::unique_ptr<VulkanDevice> open() {
-    auto device = open_vulkan(0, options_);
-    return std::unique_ptr<VulkanDevice>(dynamic_cast<VulkanDevice*>(device.release()));
+    std::shared_ptr<Instance> instance = Instance::open(options_.validation);
+    Physical physical = probe_all(*instance)[0];
+    if (GetParam() == Mode::Unmapped) physical.mapped = false;
+    auto context = std::make_shared<Context>(std::move(instance), std::move(physical));
+    return std::make_unique<VulkanDevice>(std::move(context), options_);
   }
 
   std::shared_ptr<Executable> compile(const Kernel& kernel) {
@@ -127,8 +137,13 @@ class VulkanDeviceTest : public testing::TestWithParam<bool> {
   std::unique_ptr<VulkanDevice> device_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Drivers, VulkanDeviceTest, testing::Bool(),
-                         [](const auto& mode) { return mode.param ? "Validated" : "Plain"; });
+std::string mode_name(const testing::TestParamInfo<Mode>& mode) {
+  constexpr const char* kNames[] = {"Plain", "Validated", "Unmapped"};
+  return kNames[static_cast<int>(mode.param)];
+}
+
+INSTANTIATE_TEST_SUITE_P(Drivers, VulkanDeviceTest,
+                         testing::Values(Mode::Plain, Mode::Validated, Mode::Unmapped), mode_name);
 
 TEST_P(VulkanDeviceTest, DescribesItself) {
   const DeviceInfo& info = device_->info();
@@ -140,7 +155,7 @@ TEST_P(VulkanDeviceTest, DescribesItself) {
   EXPECT_GE(info.capabilities.size(), 10u);
   for (const auto& [name, value] : info.capabilities) {
     EXPECT_FALSE(value.empty()) << name;
-    if (!GetParam()) testing::Test::RecordProperty(name, value);
+    RecordProperty(name, value);
   }
   const Target& target = device_->target();
   EXPECT_EQ(target.kind, Target::Kind::Vulkan);
@@ -175,7 +190,7 @@ TEST_P(VulkanDeviceTest, CopiesOddSizesAndOffsets) {
 }
 
 TEST_P(VulkanDeviceTest, CopiesMoreThanTheRingHolds) {
-  const u64 bytes = (u64{9} << 20) + 13;
+  const u64 bytes = (u64{40} << 20) + 13;
   std::vector<u8> data(bytes);
   for (u64 i = 0; i < bytes; ++i) data[i] = static_cast<u8>(i * 2654435761u >> 13);
   const Memory memory = device_->allocate(bytes);
@@ -649,12 +664,58 @@ TEST_P(VulkanDeviceTest, ALossIsFoundWhileWaiting) {
 }
 
 TEST_P(VulkanDeviceTest, ValidationMessagesBecomeErrors) {
-  if (!GetParam()) GTEST_SKIP() << "needs the validation layers";
+  if (!options_.validation) GTEST_SKIP() << "needs the validation layers";
   device_->context()->instance().inject_error("first");
   device_->context()->instance().inject_error("second");
   EXPECT_EQ(message_of([&] { device_->wait(0); }),
             "vulkan: the validation layers report 2 errors: first");
   EXPECT_NO_THROW(device_->wait(0)) << "messages are reported once";
+}
+
+// Sets a variable of the environment for the length of a test.
+class Setting {
+ public:
+  Setting(const char* name, const char* value) : name_(name) {
+    if (const char* old = std::getenv(name)) old_ = old;
+    setenv(name, value, 1);
+  }
+  ~Setting() {
+    if (old_) {
+      setenv(name_, old_->c_str(), 1);
+    } else {
+      unsetenv(name_);
+    }
+  }
+
+ private:
+  const char* name_;
+  std::optional<std::string> old_;
+};
+
+TEST(OpenVulkan, WithoutADriverThereIsAReasonAndNoDevice) {
+  const Setting drivers("VK_DRIVER_FILES", "/nonexistent/driver.json");
+  const Setting old_drivers("VK_ICD_FILENAMES", "/nonexistent/driver.json");
+  std::string why;
+  EXPECT_TRUE(vulkan_devices(&why).empty());
+  EXPECT_FALSE(why.empty());
+  EXPECT_TRUE(vulkan_devices().empty());
+  try {
+    open_vulkan(0, {});
+    FAIL() << "no error";
+  } catch (const Error& e) {
+    EXPECT_TRUE(e.kind() == ErrorKind::BackendUnavailable ||
+                e.kind() == ErrorKind::NoSuitableDevice)
+        << e.what();
+  }
+}
+
+TEST(OpenVulkan, SaysThatTheValidationLayerIsMissing) {
+  std::string why;
+  if (vulkan_devices(&why).empty()) GTEST_SKIP() << "no Vulkan device: " << why;
+  const Setting layers("VK_LAYER_PATH", "/nonexistent");
+  EXPECT_EQ(message_of([] { open_vulkan(0, {.validation = true}); }),
+            "open_vulkan: validation was asked for, got no layer VK_LAYER_KHRONOS_validation, "
+            "expected it to be installed");
 }
 
 TEST(OpenVulkan, RefusesAnIndexThatIsNotThere) {
