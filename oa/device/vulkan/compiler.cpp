@@ -17,6 +17,9 @@ constexpr u32 kLoweringVersion = 1;     // raise it when the words of a kernel c
 constexpr size_t kMaxPipelines = 8192;  // kept in memory though nobody uses them
 constexpr size_t kMaxThreads = 8;
 
+constexpr Trust kTrustAll{
+    .fused_fma = true, .exact_division = true, .fragments = true, .fragments_bf16 = true};
+
 // A pipeline cache for one pipeline.
 class PipelineCache {
  public:
@@ -55,7 +58,8 @@ class PipelineCache {
   VkPipelineCache handle_ = VK_NULL_HANDLE;
 };
 
-Hash128 disk_key(const Physical& p, const Hash128& kernel) {
+Hash128 disk_key(const Physical& p, const codegen::spirv::VulkanTarget& target,
+                 const Hash128& kernel) {
   Hasher h;
   h.add(kLoweringVersion);
   h.add(kernel.lo);
@@ -63,12 +67,15 @@ Hash128 disk_key(const Physical& p, const Hash128& kernel) {
   h.bytes(p.cache_uuid.data(), p.cache_uuid.size());
   h.text(p.info.name);
   h.text(p.info.driver);
+  // The rest of the target follows from the driver; these two depend on trials.
+  h.add(target.fused_fma);
+  h.add(target.exact_division);
   return h.finish();
 }
 
 }  // namespace
 
-codegen::spirv::VulkanTarget lowering_target(const Physical& p) {
+codegen::spirv::VulkanTarget lowering_target(const Physical& p, const Trust& trust) {
   return {.subgroup = p.target.subgroup,
           .push_constant_bytes = p.push_bytes,
           .int64 = true,
@@ -78,20 +85,27 @@ codegen::spirv::VulkanTarget lowering_target(const Physical& p) {
           .f64 = p.has_f64,
           .u8_storage = p.storage8,
           .f16_storage = p.storage16,
-          .coop_matrix = p.target.fragments,
-          .bf16 = p.target.fragments_bf16,
+          .coop_matrix = p.target.fragments && trust.fragments,
+          .bf16 = p.target.fragments_bf16 && trust.fragments_bf16,
           .vulkan_memory_model = p.memory_model,
           .preserve_specials_f32 = p.preserve_specials_f32,
           .preserve_specials_f64 = p.preserve_specials_f64,
           .round_even_f16 = p.round_even_f16,
-          .round_even_f32 = p.round_even_f32};
+          .round_even_f32 = p.round_even_f32,
+          .fused_fma = trust.fused_fma,
+          .exact_division = trust.exact_division};
 }
 
 Compiler::Compiler(std::shared_ptr<Context> context, const DeviceOptions& options)
     : context_(std::move(context)),
-      target_(lowering_target(context_->physical())),
+      target_(lowering_target(context_->physical(), kTrustAll)),
       disk_(options.cache_dir),
       use_disk_(!context_->physical().is_software()) {}  // those compile at the first dispatch
+
+void Compiler::use(const codegen::spirv::VulkanTarget& target) {
+  target_ = target;
+  pipelines_.clear();
+}
 
 std::shared_ptr<Pipeline> Compiler::build(const kernel::Kernel& kernel, const Hash128& hash) {
   const std::vector<u32> words = codegen::spirv::compile_spirv(kernel, target_);
@@ -102,7 +116,7 @@ std::shared_ptr<Pipeline> Compiler::build(const kernel::Kernel& kernel, const Ha
                               .params = kernel.params,
                               .shared_bytes = codegen::spirv::shared_bytes(kernel, target_)};
   if (!use_disk_) return std::make_shared<Pipeline>(context_, VK_NULL_HANDLE, source);
-  const Hash128 key = disk_key(context_->physical(), hash);
+  const Hash128 key = disk_key(context_->physical(), target_, hash);
   const std::optional<std::vector<u8>> stored = disk_.get(key, kCacheKind);
   PipelineCache cache(*context_, stored ? std::span<const u8>(*stored) : std::span<const u8>());
   auto pipeline = std::make_shared<Pipeline>(context_, cache.handle(), source);

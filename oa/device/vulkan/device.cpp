@@ -118,7 +118,30 @@ u64 RecordedList::submit(Core& core) {
 VulkanDevice::VulkanDevice(std::shared_ptr<Context> context, const DeviceOptions& options)
     : context_(std::move(context)),
       core_(std::make_shared<Core>(context_, options.watchdog_seconds)),
-      compiler_(context_, options) {}
+      compiler_(context_, options),
+      info_(context_->physical().info),
+      target_(context_->physical().target) {
+  run_trials();
+}
+
+void VulkanDevice::run_trials() {
+  const Physical& p = context_->physical();
+  trust_ = find_trust(*this, p, compiler_.disk(), [this](const kernel::Kernel& kernel) {
+    const kernel::Kernel* one[] = {&kernel};
+    return compiler_.compile(one)[0];
+  });
+  report_ = {};
+  compiler_.use(lowering_target(p, trust_));
+  target_.fragments = p.target.fragments && trust_.fragments;
+  target_.fragments_bf16 = p.target.fragments_bf16 && trust_.fragments_bf16;
+  auto tested = [](bool good) { return std::string(good ? "yes, tested" : "no, by test"); };
+  info_.capabilities.emplace_back("fused multiply-add", tested(trust_.fused_fma));
+  info_.capabilities.emplace_back("exact division", tested(trust_.exact_division));
+  if (p.target.fragments) {
+    info_.capabilities.emplace_back("fragments f16", tested(trust_.fragments));
+    info_.capabilities.emplace_back("fragments bf16", tested(trust_.fragments_bf16));
+  }
+}
 
 VulkanDevice::~VulkanDevice() {
   context_->api.vkDeviceWaitIdle(context_->device());

@@ -50,8 +50,8 @@ class VulkanDevice final : public Device {
   VulkanDevice(std::shared_ptr<Context> context, const DeviceOptions& options);
   ~VulkanDevice() override;
 
-  const DeviceInfo& info() const override { return context_->physical().info; }
-  const kernel::Target& target() const override { return context_->physical().target; }
+  const DeviceInfo& info() const override { return info_; }
+  const kernel::Target& target() const override { return target_; }
   Memory allocate(u64 bytes) override;
   void release(const Memory& memory) override;
   MemoryReport memory_report() const override;
@@ -70,6 +70,7 @@ class VulkanDevice final : public Device {
   const std::shared_ptr<Context>& context() const { return context_; }
   SplitLimits& split_limits() { return core_->limits; }
   const Heap& heap() const { return core_->memory; }
+  const Trust& trust() const { return trust_; }
 
  private:
   struct Timed {
@@ -77,6 +78,7 @@ class VulkanDevice final : public Device {
     std::vector<f64> seconds;
   };
 
+  void run_trials();
   void collect(const char* op);
   void check_ticket(Ticket ticket, const char* op) const;
   // The value at which everything that was asked for so far, gathered uploads included, is done.
@@ -85,6 +87,9 @@ class VulkanDevice final : public Device {
   std::shared_ptr<Context> context_;
   std::shared_ptr<Core> core_;
   Compiler compiler_;
+  Trust trust_;
+  DeviceInfo info_;
+  kernel::Target target_;
   MemoryReport report_;
   std::map<Ticket, Timed> timed_;
 };
