@@ -5,6 +5,7 @@
 #include "oa/core/error.h"
 #include "oa/kernel/op_info.h"
 #include "oa/kernel/print.h"
+#include "oa/kernel/uniformity.h"
 
 namespace oa::kernel {
 namespace {
@@ -21,6 +22,7 @@ class Verifier {
   void run() {
     kernel();
     region(k_.body, false);
+    if (collectives_) flow(k_.body, Uniformity(k_), kNoValue);
   }
 
  private:
@@ -81,6 +83,7 @@ class Verifier {
       if (yields && last && i.op != Op::Yield)
         wrong("the condition of a while must end in a yield");
       check(i);
+      collectives_ |= info(i.op).collective;
       state_[at_] = State::Visible;
       nested(i);
     }
@@ -96,6 +99,33 @@ class Verifier {
     }
     // The index of a loop exists only inside its body.
     if (i.op == Op::For) state_[self] = State::Hidden;
+  }
+
+  // Operations of the whole group stand only where every lane comes by; `varying` is the control
+  // flow around that may send lanes different ways. The structure is known to be legal.
+  void flow(const Region& r, const Uniformity& uniformity, ValueId varying) {
+    for (ValueId id : r) {
+      const Instr& i = k_[id];
+      at_ = id;
+      if (info(i.op).collective) {
+        if (varying != kNoValue) {
+          wrong("stands in control flow that may differ between lanes, `{}`", print(k_, varying));
+        }
+        uniform_operands(i, uniformity);
+      }
+      const bool splits = !i.regions.empty() && !uniformity.uniform_flow(id);
+      for (const Region& inner : i.regions) flow(inner, uniformity, splits ? id : varying);
+    }
+  }
+
+  // Where a fragment lies in memory is the same for all lanes of its subgroup. A whole group of
+  // several subgroups may differ, so only one subgroup can be judged here.
+  void uniform_operands(const Instr& i, const Uniformity& uniformity) const {
+    if ((i.op != Op::FragLoad && i.op != Op::FragStore) || k_.subgroup != k_.width) return;
+    const size_t n = i.op == Op::FragStore ? i.args.size() - 1 : i.args.size();
+    for (size_t a = 0; a < n; ++a) {
+      if (!uniformity.uniform(i.args[a])) wrong("operand %{} may differ between lanes", i.args[a]);
+    }
   }
 
   const Type& arg(const Instr& i, size_t n) const { return k_[i.args[n]].type; }
@@ -369,6 +399,7 @@ class Verifier {
   const VerifyLimits& limits_;
   std::vector<State> state_;
   ValueId at_ = 0;
+  bool collectives_ = false;
 };
 
 }  // namespace

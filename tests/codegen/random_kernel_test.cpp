@@ -3,9 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <cstring>
-
 #include "oa/kernel/print.h"
 #include "oa/kernel/simplify.h"
 #include "tests/codegen/gang.h"
@@ -56,13 +53,8 @@ void compare(u64 seed, bool simplified) {
   }
 }
 
-// OA_RANDOM_SEEDS=from,count runs more of them.
 TEST(RandomKernelOnTheCpu, GivesTheBitsOfTheInterpreter) {
-  u64 from = 0, count = 40;
-  if (const char* more = std::getenv("OA_RANDOM_SEEDS")) {
-    from = std::strtoull(more, nullptr, 10);
-    if (const char* comma = std::strchr(more, ',')) count = std::strtoull(comma + 1, nullptr, 10);
-  }
+  const auto [from, count] = testing::random_seeds(40);
   for (u64 seed = from; seed < from + count; ++seed) {
     compare(seed, true);
     if (seed % 2 == 0) compare(seed, false);

@@ -238,6 +238,34 @@ TEST(Verify, ControlFlow) {
   EXPECT_EQ(message(k), "k: if %0: wrong number of regions, got 1, expected 2");
 }
 
+TEST(Verify, GroupOperationsOnlyInUniformFlow) {
+  const std::string lane = "%20 = lane_id u32\n%21 = lt bool %20, %1\n%22 = param u32 1\n";
+  EXPECT_EQ(fault(lane + "if %21 {\nbarrier shared\n}"),
+            "barrier shared: stands in control flow that may differ between lanes, `if %12`");
+  EXPECT_EQ(fault(lane + "if %3 {\n} else {\nif %21 {\n} else {\nbarrier shared\n}\n}"),
+            "barrier shared: stands in control flow that may differ between lanes, `if %12`");
+  EXPECT_EQ(
+      fault(lane + "%23 = for u32 %20, %22, %1 {\n%24 = shuffle u32 %1, %1\n}"),
+      "%15 = shuffle u32 %1, %1: stands in control flow that may differ between lanes, `%14 = "
+      "for u32 %11, %13, %1`");
+  EXPECT_EQ(fault(lane + "while {\n%24 = subgroup_any bool %21\n%25 = eq bool %20, %1\nyield %25\n}"
+                         " do {\n}"),
+            "%15 = subgroup_any bool %12: stands in control flow that may differ between lanes, "
+            "`while`");
+  EXPECT_EQ(
+      fault(lane + "if %21 {\n%23 = frag_add frag_c<f32,16x16> %10, %10\n}"),
+      "%15 = frag_add frag_c<f32,16x16> %10, %10: stands in control flow that may differ between "
+      "lanes, `if %12`");
+  // Flow around a varying branch, and flow that parameters steer, is uniform.
+  EXPECT_EQ(fault(lane + "if %21 {\n}\nbarrier shared\n%23 = lt bool %22, %1\nif %23 {\n"
+                         "barrier shared\n}\n%24 = for u32 %7, %22, %1 {\nbarrier shared\n}"),
+            "legal");
+  // A variable that lanes changed differently decides nothing for all.
+  EXPECT_EQ(fault(lane + "if %21 {\nvar_store v0 %2\n}\n%23 = var_load f32 v0\n"
+                         "%24 = eq bool %23, %2\nif %24 {\nbarrier shared\n}"),
+            "barrier shared: stands in control flow that may differ between lanes, `if %17`");
+}
+
 TEST(Verify, TheKernelItself) {
   Kernel k{.name = "k", .width = 8, .subgroup = 8};
   EXPECT_EQ(message(k), "legal");

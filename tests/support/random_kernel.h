@@ -11,9 +11,11 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "oa/core/dtype.h"
@@ -23,6 +25,15 @@
 namespace oa::testing {
 
 using namespace oa::kernel;  // NOLINT: the language is made to be read without prefixes
+
+// Seeds of a test: 0 .. count-1, or what OA_RANDOM_SEEDS=from,count asks for.
+inline std::pair<u64, u64> random_seeds(u64 count) {
+  const char* text = std::getenv("OA_RANDOM_SEEDS");
+  if (!text) return {0, count};
+  char* end = nullptr;
+  const u64 from = std::strtoull(text, &end, 10);
+  return {from, *end == ',' ? std::strtoull(end + 1, nullptr, 10) : 1};
+}
 
 struct RandomOptions {
   Target target;
