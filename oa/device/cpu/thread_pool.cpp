@@ -1,0 +1,291 @@
+// The claiming protocol, and how threads wait. See the header first.
+#include "oa/device/cpu/thread_pool.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <system_error>
+
+#include "oa/core/error.h"
+
+namespace oa::device {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Slot::claims. The number of the interval never goes down, so a claim that comes too late fails.
+constexpr u64 kOneDone = 1;
+constexpr u64 kOneClaimed = u64{1} << 16;
+constexpr u64 pack(u32 number, u32 claimed) { return u64{number} << 32 | u64{claimed} << 16; }
+constexpr u32 number_of(u64 c) { return static_cast<u32>(c >> 32); }
+constexpr u32 claimed_of(u64 c) { return static_cast<u32>(c >> 16) & 0xffff; }
+constexpr u32 done_of(u64 c) { return static_cast<u32>(c) & 0xffff; }
+
+constexpr u32 kStop = ~0u & ~1u;
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+// Waiting inside a run. What is waited for is mostly less than a microsecond away.
+class Backoff {
+ public:
+  explicit Backoff(bool crowded) : spins_(crowded ? 50 : 5000) {}
+  void wait() {
+    if (count_ < spins_) {
+      pause();
+    } else if (count_ < spins_ + 500) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+    ++count_;
+  }
+
+ private:
+  u32 spins_;
+  u32 count_ = 0;
+};
+
+// How long an idle worker spins before it sleeps: waking takes 50 us and more, and the next run of
+// a training loop is mostly less than a millisecond away.
+constexpr auto kIdleSpin = std::chrono::microseconds(2000);
+constexpr auto kIdleSpinCrowded = std::chrono::microseconds(20);
+
+// Spins before a thread helps with a range that its own thread is about to begin, or to finish:
+// taking it over moves its data between the cores.
+constexpr u32 kPatience = 40;
+constexpr u32 kPatienceOnceBegun = 20;
+
+void pin(pthread_t thread, u32 core) {
+  // Only a hint: a refusal (cores taken away meanwhile) leaves the thread where it was.
+  std::vector<u8> bytes(CPU_ALLOC_SIZE(core + 1));
+  cpu_set_t* set = reinterpret_cast<cpu_set_t*>(bytes.data());
+  CPU_SET_S(core, bytes.size(), set);
+  ::pthread_setaffinity_np(thread, bytes.size(), set);
+}
+
+}  // namespace
+
+std::vector<u32> usable_cores() {
+  std::vector<u32> cores;
+  for (size_t limit = 1024; limit <= (size_t{1} << 20); limit *= 4) {
+    std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(CPU_ALLOC(limit),
+                                                         [](cpu_set_t* s) { CPU_FREE(s); });
+    const size_t bytes = CPU_ALLOC_SIZE(limit);
+    if (::sched_getaffinity(0, bytes, set.get()) != 0) continue;  // the machine has more cores
+    for (u32 core = 0; core < limit; ++core)
+      if (CPU_ISSET_S(core, bytes, set.get())) cores.push_back(core);
+    return cores;
+  }
+  for (u32 core = 0; core < std::max(1u, std::thread::hardware_concurrency()); ++core)
+    cores.push_back(core);
+  return cores;
+}
+
+ThreadPool::ThreadPool(u32 threads, u32 first_number)
+    : threads_(threads), slots_(new Slot[threads]), next_number_(first_number) {
+  OA_CHECK(threads >= 1 && threads <= kMaxThreads);
+  cores_ = usable_cores();
+  crowded_ = threads > cores_.size();
+  try {
+    for (u32 i = 1; i < threads; ++i) workers_.emplace_back([this, i] { worker(i); });
+  } catch (const std::system_error& e) {
+    const size_t started = workers_.size();
+    state_.store(kStop);
+    state_.notify_all();
+    for (std::thread& w : workers_) w.join();
+    fail(ErrorKind::ResourceExhausted, "ThreadPool",
+         "cannot start a thread: {}, got {} threads, expected {}", e.what(), started + 1, threads);
+  }
+  if (threads == 1 || threads != cores_.size()) cores_.clear();
+  for (u32 i = 1; i < cores_.size(); ++i) pin(workers_[i - 1].native_handle(), cores_[i]);
+}
+
+// The workers must not share the caller's core, but the caller belongs to the application and is
+// never pinned. So the worker of the core that the caller runs on moves to the core it left.
+void ThreadPool::make_room(u32 core) {
+  const auto at = std::find(cores_.begin(), cores_.end(), core);
+  if (at == cores_.end()) return;
+  std::swap(cores_[0], *at);
+  pin(workers_[static_cast<size_t>(at - cores_.begin()) - 1].native_handle(), *at);
+}
+
+ThreadPool::~ThreadPool() {
+  state_.store(kStop);
+  state_.notify_all();
+  for (std::thread& w : workers_) w.join();
+}
+
+void ThreadPool::run(const Schedule& schedule, f64* seconds) {
+  const FpMode mode(FpMode::Kind::Kernel);
+  if (threads_ == 1 || schedule.shared_intervals() == 0) {
+    if (!seconds) {
+      schedule.execute_all();
+      return;
+    }
+    auto begin = Clock::now();
+    for (u32 k = 0; k < schedule.intervals(); ++k) {
+      schedule.execute(schedule.range(schedule.interval(k), 0).first_chunk);
+      const auto end = Clock::now();
+      seconds[k] = std::chrono::duration<f64>(end - begin).count();
+      begin = end;
+    }
+    return;
+  }
+
+  // Nobody else is inside, so the slots may be reset before the numbers run out.
+  if (next_number_ > std::numeric_limits<u32>::max() - schedule.intervals()) {
+    for (u32 t = 0; t < threads_; ++t) slots_[t].claims.store(0, std::memory_order_relaxed);
+    next_number_ = 1;
+  }
+  if (!cores_.empty()) {
+    const int core = ::sched_getcpu();
+    if (core >= 0 && static_cast<u32>(core) != cores_[0]) make_room(static_cast<u32>(core));
+  }
+  base_ = next_number_;
+  next_number_ += schedule.intervals();
+  schedule_ = &schedule;
+  u32 open = state_.load(std::memory_order_relaxed) + 1;
+  if (open + 1 == kStop) open = 1;
+  state_.store(open);
+  state_.notify_all();
+
+  participate(0, schedule, seconds);
+
+  // A worker announces itself before it looks at state_ again, so either it sees that the run is
+  // closed or we see the announcement (all of these are sequentially consistent).
+  state_.store(open + 1);
+  for (u32 t = 1; t < threads_; ++t)
+    for (Backoff backoff(crowded_); slots_[t].inside.load() == open;) backoff.wait();
+}
+
+void ThreadPool::worker(u32 me) {
+  const FpMode mode(FpMode::Kind::Kernel);
+  for (u32 last = 0;;) {
+    last = await_run(last);
+    if (last == kStop) return;
+    slots_[me].inside.store(last);
+    if (state_.load() == last) participate(me, *schedule_, nullptr);
+    slots_[me].inside.store(0, std::memory_order_release);
+  }
+}
+
+// Returns the number of an open run other than `last`, or kStop.
+u32 ThreadPool::await_run(u32 last) const {
+  const auto wanted = [last](u32 s) { return (s & 1 && s != last) || s == kStop; };
+  for (;;) {
+    const auto deadline = Clock::now() + (crowded_ ? kIdleSpinCrowded : kIdleSpin);
+    do {
+      for (int i = 0; i < 64; ++i) {
+        const u32 s = state_.load();
+        if (wanted(s)) return s;
+        pause();
+      }
+    } while (Clock::now() < deadline);
+    const u32 s = state_.load();
+    if (!wanted(s)) state_.wait(s);
+  }
+}
+
+bool ThreadPool::absent(u32 r) const {
+  return r != 0 && slots_[r].inside.load(std::memory_order_relaxed) == 0;
+}
+
+// Walks through the intervals. The caller (thread 0) returns when everything is complete, a worker
+// when there is nothing left that it could claim.
+void ThreadPool::participate(u32 me, const Schedule& schedule, f64* seconds) {
+  const u32 end = me == 0 ? schedule.intervals() : schedule.shared_intervals();
+  u32 k = 0;
+  if (me != 0) {
+    for (u32 t = 0; t < threads_; ++t) {
+      const u32 number = number_of(slots_[t].claims.load(std::memory_order_acquire));
+      if (number >= base_) k = std::max(k, number - base_);
+    }
+  }
+  auto begin = seconds ? Clock::now() : Clock::time_point();
+  while (k < end) {
+    const Schedule::Interval& interval = schedule.interval(k);
+    if (me < interval.ranges) drain(me, base_ + k, schedule, schedule.range(interval, me));
+    const u32 next = settle(me, k, schedule);
+    if (seconds) {
+      const auto now = Clock::now();
+      seconds[k] = std::chrono::duration<f64>(now - begin).count();
+      std::fill(seconds + k + 1, seconds + next, 0.0);  // done by others while we had no core
+      begin = now;
+    }
+    k = next;
+  }
+}
+
+// Claims and runs chunks of range r until none is left.
+void ThreadPool::drain(u32 r, u32 number, const Schedule& schedule, Schedule::Range range) {
+  if (range.chunks == 0) return;
+  std::atomic<u64>& claims = slots_[r].claims;
+  u64 c = claims.load(std::memory_order_acquire);
+  u64 wanted;
+  do {
+    if (number_of(c) < number) {
+      wanted = pack(number, 1);
+    } else if (number_of(c) == number && claimed_of(c) < range.chunks) {
+      wanted = c + kOneClaimed;
+    } else {
+      return;
+    }
+  } while (!claims.compare_exchange_weak(c, wanted, std::memory_order_acq_rel,
+                                         std::memory_order_acquire));
+  u32 chunk = claimed_of(wanted) - 1;
+  for (bool more = true; more;) {
+    schedule.execute(range.first_chunk + chunk);
+    // Reports this chunk and claims the next in one step. The interval cannot pass meanwhile.
+    c = claims.load(std::memory_order_relaxed);
+    do {
+      chunk = claimed_of(c);
+      more = chunk < range.chunks;
+      wanted = c + kOneDone + (more ? kOneClaimed : 0);
+    } while (!claims.compare_exchange_weak(c, wanted, std::memory_order_acq_rel,
+                                           std::memory_order_relaxed));
+  }
+}
+
+// Helps with interval k until it is complete (a worker: until all of it is claimed). Returns the
+// interval to go on with, which is a later one where others have gone ahead.
+u32 ThreadPool::settle(u32 me, u32 k, const Schedule& schedule) {
+  const Schedule::Interval& interval = schedule.interval(k);
+  const u32 number = base_ + k;
+  const bool may_leave = me != 0 && k + 1 == schedule.shared_intervals();
+  u32 waited = 0;
+  Backoff backoff(crowded_);
+  for (u32 i = 0, r = me < interval.ranges ? me : 0; i < interval.ranges;) {
+    const Schedule::Range range = schedule.range(interval, r);
+    const u64 c = slots_[r].claims.load(std::memory_order_acquire);
+    if (number_of(c) > number) return k + (number_of(c) - number);
+    const bool begun = number_of(c) == number;
+    if (range.chunks == 0 || (begun && done_of(c) == range.chunks)) {
+      ++i;
+      r = r + 1 < interval.ranges ? r + 1 : 0;
+      continue;
+    }
+    const bool left = !begun || claimed_of(c) < range.chunks;
+    if (left && (waited >= (begun ? kPatienceOnceBegun : kPatience) || absent(r))) {
+      drain(r, number, schedule, range);
+      continue;
+    }
+    if (!left && may_leave) {
+      ++i;
+      r = r + 1 < interval.ranges ? r + 1 : 0;
+      continue;
+    }
+    ++waited;
+    backoff.wait();
+  }
+  return k + 1;
+}
+
+}  // namespace oa::device
