@@ -6,6 +6,7 @@
 #include <limits>
 #include <random>
 
+#include "oa/device/vulkan/device.h"
 #include "oa/kernel/evaluate.h"
 #include "tests/device/vulkan_run.h"
 
@@ -246,23 +247,60 @@ TEST_F(VulkanOps, Casts) {
   }
 }
 
-TEST_F(VulkanOps, DivisionRoundsCorrectly) {
-  for (Scalar s : {Scalar::F32, Scalar::F64}) {
-    check(Op::Div, s, s, pairs(s, 200000));
-    // Significands only: quotients near one.
-    auto near = pairs(s, 50000);
-    for (auto& column : near) {
-      for (u64& x : column) {
-        x = s == Scalar::F64 ? (x & 0xfffffffffffffull) | 0x3ff0000000000000ull
-                             : (x & 0x7fffff) | 0x3f800000;
+// Quotients and roots that single out wrong roundings.
+class VulkanRounding : public VulkanOps {
+ protected:
+  void check_division() {
+    for (Scalar s : {Scalar::F32, Scalar::F64}) {
+      check(Op::Div, s, s, pairs(s, 100000));
+      // Significands only, and divisors just below a power of two, whose reciprocals lie next to
+      // midpoints.
+      auto near = pairs(s, 50000);
+      const u32 stored = s == Scalar::F64 ? 52 : 23;
+      const u64 mask = (1ull << stored) - 1;
+      const u64 one = bits(s, 1.0);
+      for (auto& column : near) {
+        for (u64& x : column) x = (x & mask) | one;
       }
+      for (size_t i = 0; i < near[1].size(); i += 2) near[1][i] = (one | mask) - i % 7;
+      check(Op::Div, s, s, near);
     }
-    check(Op::Div, s, s, near);
   }
-}
+  void check_roots() {
+    for (Scalar s : {Scalar::F32, Scalar::F64}) {
+      auto x = samples(s, 100000);
+      // Just below and above powers of two and of four.
+      const u32 stored = s == Scalar::F64 ? 52 : 23;
+      for (u64 e = bits(s, 1.0) - (64ull << stored); e < bits(s, 1e18); e += 1ull << stored) {
+        for (u64 d = 0; d < 8; ++d) {
+          x.push_back(e - d);
+          x.push_back(e + d);
+        }
+      }
+      check(Op::Sqrt, s, s, {x});
+    }
+  }
+};
 
-TEST_F(VulkanOps, SquareRootRoundsCorrectly) {
-  for (Scalar s : {Scalar::F32, Scalar::F64}) check(Op::Sqrt, s, s, {samples(s, 200000)});
+TEST_F(VulkanRounding, DivisionOfTheDevice) { check_division(); }
+TEST_F(VulkanRounding, RootsOfTheDevice) { check_roots(); }
+
+// The same with corrections, though the device may do without.
+TEST_F(VulkanRounding, Corrections) {
+  auto& device = dynamic_cast<vulkan::VulkanDevice&>(*device_);
+  for (bool fused : {false, true}) {
+    if (fused && !device.trust().fused_fma) continue;
+    SCOPED_TRACE(fused ? "fused" : "not fused");
+    vulkan::Compiler compiler(device.context(), {.cache_dir = "-"});
+    compiler.use(lowering_target(device.context()->physical(), {.fused_fma = fused}));
+    compile_ = [&](const Kernel& k) {
+      const Kernel* kernels[] = {&k};
+      return compiler.compile(kernels)[0];
+    };
+    check_division();
+    check_roots();
+    compile_ = nullptr;
+  }
 }
 
 TEST_F(VulkanOps, FloatRemainderIsExact) {

@@ -54,7 +54,7 @@ class VulkanTest : public testing::Test {
   void run(const kernel::Kernel& k, u32 groups, const std::vector<Bytes*>& buffers,
            const std::vector<u64>& extra = {}) const {
     const kernel::Kernel* kernels[] = {&k};
-    const auto executable = device_->compile(kernels)[0];
+    const auto executable = compile_ ? compile_(k) : device_->compile(kernels)[0];
     CommandList list;
     std::vector<Memory> memory;
     for (const Bytes* b : buffers) {
@@ -78,6 +78,7 @@ class VulkanTest : public testing::Test {
   }
 
   static inline std::unique_ptr<Device> device_;
+  std::function<std::shared_ptr<Executable>(const kernel::Kernel&)> compile_;  // if not the device
 };
 
 }  // namespace oa::device::test
