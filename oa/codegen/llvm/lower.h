@@ -118,6 +118,8 @@ class Lowering {
   void gather(ValueId id, const Access& a);
   void store_contiguous(const Instr& instr, const Access& a, ValueId value);
   void scatter(const Access& a, ValueId value);
+  bool has_masked_lanes() const;
+  LlvmValue instead_of_idle(LlvmValue v);
   LlvmValue lane_pointers(const Access& a, u32 component);
   LlvmValue affine_pointer(const Access& a);
   LlvmValue load_vector(LlvmType elem, LlvmValue from, u32 n, LlvmValue mask, u32 align);

@@ -86,11 +86,23 @@ void Lowering::gather(ValueId id, const Access& a) {
   const u32 size = size_bytes(a.elem);
   const LlvmType type = Builder::vector(b_.memory_type(a.elem), width_);
   for (u32 part = 0; part < a.lanes; ++part) {
-    const LlvmValue from = lane_pointers(a, part);
+    LlvmValue from = lane_pointers(a, part), mask = mask_or_all();
+    if (mask_ && !has_masked_lanes()) {
+      from = instead_of_idle(from);
+      mask = b_.all_ones(Builder::type_of(mask));
+    }
     const LlvmValue v = b_.call("llvm.masked.gather", {type, Builder::type_of(from)},
-                                {from, b_.integer(b_.i32, size), mask_or_all(), b_.zero(type)});
+                                {from, b_.integer(b_.i32, size), mask, b_.zero(type)});
     set(id, part, from_memory(a.elem, v));
   }
+}
+
+// Without AVX-512 a masked gather or scatter becomes a branch per lane. There the idle lanes repeat
+// what the first active lane does.
+bool Lowering::has_masked_lanes() const { return target_.has("avx512f"); }
+
+LlvmValue Lowering::instead_of_idle(LlvmValue v) {
+  return b_.select(mask_, v, b_.splat(b_.extract(v, first_active()), width_));
 }
 
 LlvmValue Lowering::lane_pointers(const Access& a, u32 component) {
@@ -199,10 +211,15 @@ void Lowering::store_contiguous(const Instr&, const Access& a, ValueId value) {
 void Lowering::scatter(const Access& a, ValueId value) {
   const u32 size = size_bytes(a.elem);
   for (u32 part = 0; part < a.lanes; ++part) {
-    const LlvmValue v = to_memory(a.elem, vector(value, part));
-    const LlvmValue to = lane_pointers(a, part);
+    LlvmValue v = to_memory(a.elem, vector(value, part));
+    LlvmValue to = lane_pointers(a, part), mask = mask_or_all();
+    if (mask_ && !has_masked_lanes()) {
+      to = instead_of_idle(to);
+      v = instead_of_idle(v);
+      mask = b_.all_ones(Builder::type_of(mask));
+    }
     b_.call("llvm.masked.scatter", {Builder::type_of(v), Builder::type_of(to)},
-            {v, to, b_.integer(b_.i32, size), mask_or_all()});
+            {v, to, b_.integer(b_.i32, size), mask});
   }
 }
 
