@@ -35,23 +35,51 @@ std::string taken(char* message) {
   return text;
 }
 
+// LLVM's machine for a target. Making one costs a good part of a small kernel's compilation, so
+// each thread keeps the last.
+class Machine {
+ public:
+  explicit Machine(const CpuTarget& target) : cpu_(target.cpu), features_(target.features) {
+    initialise();
+    char* text = LLVMGetDefaultTargetTriple();
+    triple = taken(text);
+    LLVMTargetRef llvm_target = nullptr;
+    char* message = nullptr;
+    if (LLVMGetTargetFromTriple(triple.c_str(), &llvm_target, &message)) {
+      fail(ErrorKind::BackendUnavailable, "codegen", "{}", taken(message));
+    }
+    ref = LLVMCreateTargetMachine(llvm_target, triple.c_str(), target.cpu.c_str(),
+                                  target.features.c_str(), LLVMCodeGenLevelDefault, LLVMRelocPIC,
+                                  LLVMCodeModelDefault);
+  }
+  ~Machine() { LLVMDisposeTargetMachine(ref); }
+  Machine(const Machine&) = delete;
+  Machine& operator=(const Machine&) = delete;
+
+  static Machine& of(const CpuTarget& target) {
+    thread_local std::unique_ptr<Machine> last;
+    if (!last || last->cpu_ != target.cpu || last->features_ != target.features) {
+      last = std::make_unique<Machine>(target);
+    }
+    return *last;
+  }
+
+  LLVMTargetMachineRef ref = nullptr;
+  std::string triple;
+
+ private:
+  std::string cpu_;
+  std::string features_;
+};
+
 // A module on its way from the IR to code, with everything it needs, owned by this call.
 class Compilation {
  public:
-  Compilation(const kernel::Kernel& kernel, const CpuTarget& target, const std::string& symbol) {
-    initialise();
-    char* triple = LLVMGetDefaultTargetTriple();
-    LLVMTargetRef llvm_target = nullptr;
-    char* message = nullptr;
-    const bool bad = LLVMGetTargetFromTriple(triple, &llvm_target, &message);
-    const std::string name = taken(triple);
-    if (bad) fail(ErrorKind::BackendUnavailable, "codegen", "{}", taken(message));
-    machine_ = LLVMCreateTargetMachine(llvm_target, name.c_str(), target.cpu.c_str(),
-                                       target.features.c_str(), LLVMCodeGenLevelDefault,
-                                       LLVMRelocPIC, LLVMCodeModelDefault);
+  Compilation(const kernel::Kernel& kernel, const CpuTarget& target, const std::string& symbol)
+      : machine_(Machine::of(target).ref) {
     context_ = LLVMContextCreate();
     module_ = LLVMModuleCreateWithNameInContext(symbol.c_str(), context_);
-    LLVMSetTarget(module_, name.c_str());
+    LLVMSetTarget(module_, Machine::of(target).triple.c_str());
     const LLVMTargetDataRef layout = LLVMCreateTargetDataLayout(machine_);
     LLVMSetModuleDataLayout(module_, layout);
     LLVMDisposeTargetData(layout);
@@ -104,10 +132,9 @@ class Compilation {
   void dispose() {
     LLVMDisposeModule(module_);
     LLVMContextDispose(context_);
-    LLVMDisposeTargetMachine(machine_);
   }
 
-  LLVMTargetMachineRef machine_ = nullptr;
+  LLVMTargetMachineRef machine_;
   LLVMContextRef context_ = nullptr;
   LLVMModuleRef module_ = nullptr;
 };

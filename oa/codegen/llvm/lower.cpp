@@ -48,8 +48,6 @@ void Lowering::function(const std::string& symbol) {
                                   static_cast<unsigned>(std::string_view(key).size()),
                                   value.c_str(), static_cast<unsigned>(value.size())));
   };
-  attribute("target-cpu", target_.cpu);
-  attribute("target-features", target_.features);
   // Vectors of the target's full size, which LLVM shuns by itself on some CPUs.
   attribute("prefer-vector-width", std::to_string(8 * target_.vector_bytes));
   attribute("min-legal-vector-width", std::to_string(8 * target_.vector_bytes));
