@@ -6,6 +6,8 @@
 // arguments count as zero and subnormal results may be zero, because devices flush them.
 #pragma once
 
+#include <utility>
+
 #include "oa/kernel/lang.h"
 
 namespace oa::kernel {
@@ -18,6 +20,9 @@ Value log2(const Value& x);
 Value log1p(const Value& x);
 Value sin(const Value& x);  // accurate up to |x| = 1e5 (F32), always in [-1, 1], NaN at infinity
 Value cos(const Value& x);
+// sin and cos of 2 pi x: cheaper than the two apart, and x needs no reduction that could lose
+// digits.
+std::pair<Value, Value> sin_cos_turns(const Value& x);
 Value tanh(const Value& x);
 Value sigmoid(const Value& x);      // 1 / (1 + exp(-x))
 Value log_sigmoid(const Value& x);  // -softplus(-x)
@@ -47,6 +52,12 @@ OA_KERNEL_MATH(softplus)
 OA_KERNEL_MATH(erf)
 OA_KERNEL_MATH(rsqrt)
 #undef OA_KERNEL_MATH
+template <Scalar S>
+  requires(is_float(S))
+std::pair<Val<S>, Val<S>> sin_cos_turns(const Val<S>& x) {
+  const auto [sine, cosine] = sin_cos_turns(static_cast<const Value&>(x));
+  return {Val<S>(sine), Val<S>(cosine)};
+}
 template <Scalar S>
   requires(is_float(S))
 Val<S> pow(const Val<S>& x, const std::type_identity_t<Val<S>>& y) {

@@ -43,8 +43,8 @@ struct MathTables<f32> {
   static constexpr f32 log1p_unit[] = {-0x1.ffffd2p-2f, 0x1.554ddp-2f,  -0x1.ff23e6p-3f,
                                        0x1.934b54p-3f,  -0x1.3a436p-3f, 0x1.b4ae1ep-4f,
                                        -0x1.d6b0e4p-5f, 0x1.491866p-6f, -0x1.af4b4ep-9f};
-  // log2((1 + s) / (1 - s)) = s (K + K s^2/3 + s^4 P(s^2)), K = 2 log2(e), s <= 0.1716: 0.0806
-  static constexpr f32 log2_tail[] = {0x1.2760dep-1f, 0x1.b59d3cp-2f};
+  // log2((1 + s) / (1 - s)) = s (K + K s^2/3 + s^4 P(s^2)), K = 2 log2(e), s <= 0.1716: 0.000414
+  static constexpr f32 log2_tail[] = {0x1.27770ep-1f, 0x1.a5bbfcp-2f, 0x1.59edb2p-2f};
   // sin(r) = r + r^3 P(r^2), |r| <= pi/4: 0.0697
   static constexpr f32 sin[] = {-0x1.555544p-3f, 0x1.1106c6p-7f, -0x1.991c26p-13f};
   // cos(r) = 1 + r^2 (-1/2 + r^2 P(r^2)), |r| <= pi/4: 0.00212

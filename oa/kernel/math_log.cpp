@@ -173,6 +173,10 @@ Value rsqrt(const Value& x) {
   return by_format("kernel::rsqrt", x, [](auto v) -> Value { return rsqrt_of(v); });
 }
 Value pow(const Value& x, const Value& y) {
+  if (y.type != x.type) {
+    fail(ErrorKind::Internal, "kernel::pow", "exponent has the wrong type, got {}, expected {}",
+         name(y.scalar()), name(x.scalar()));
+  }
   return by_format("kernel::pow", x, [&](auto v) -> Value { return pow_of(v, decltype(v)(y)); });
 }
 

@@ -105,11 +105,12 @@ Val<S> minus_ln2(const Val<S>& x, const Val<S>& n) {
 
 // Calls f with the operand as F32 or F64.
 template <class F>
-Value by_format(const char* function, const Value& x, F f) {
+auto by_format(const char* function, const Value& x, F f) {
   if (x.type == Type{Scalar::F32}) return f(F32(x));
   if (x.type == Type{Scalar::F64}) return f(F64(x));
-  fail(ErrorKind::Internal, function, "operand has the wrong type, got {}{}, expected f32 or f64",
-       name(x.scalar()), x.type.lanes > 1 ? "x" + std::to_string(x.type.lanes) : std::string());
+  fail(ErrorKind::Internal, function,
+       "operand has the wrong type, got {} of {} lanes, expected f32 or f64", name(x.scalar()),
+       x.type.lanes);
 }
 
 }  // namespace oa::kernel

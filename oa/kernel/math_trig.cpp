@@ -1,43 +1,77 @@
-// Sine and cosine: x = n pi/2 + r with n an integer and |r| <= pi/4. The low bits of n choose sine
-// or cosine of r and the sign. Subtracting n pi/2 in four parts keeps r exact where it is small.
+// Sine and cosine: the angle is n pi/2 + r with n an integer and |r| <= pi/4. The low bits of n
+// choose sine or cosine of r and the sign. Taking n pi/2 from x in four parts keeps r exact where
+// it is small.
 #include "oa/kernel/math.h"
 #include "oa/kernel/math_parts.h"
 
 namespace oa::kernel {
 namespace {
 
-// sin(x) for quarter = 0, sin(x + pi/2) = cos(x) for quarter = 1.
 template <Scalar S>
-Val<S> sin_shifted(const Val<S>& x, int quarter) {
+struct Angle {
+  Val<S> r;
+  typename Format<S>::Bits turn;  // n in its low bits
+};
+
+template <Scalar S>
+struct SinCos {
+  Val<S> sine;
+  Val<S> cosine;
+};
+
+// Format::kRound ends in zero bits, so the low bits of the sum are those of n.
+template <Scalar S>
+Angle<S> reduce(const Val<S>& x) {
   using F = Format<S>;
-  using T = typename F::Tables;
-  using Bits = typename F::Bits;
   const Val<S> shifted = fma(x, Val<S>(2 / 3.14159265358979323846), Val<S>(F::kRound));
   const Val<S> n = shifted - F::kRound;
   Val<S> r = x;
-  for (const typename F::Host part : T::half_pi) r = fma(n, Val<S>(-part), r);
+  for (const typename F::Host part : F::Tables::half_pi) r = fma(n, Val<S>(-part), r);
+  return {r, bits_of(shifted)};
+}
+
+template <Scalar S>
+SinCos<S> sin_cos_near_zero(const Val<S>& r) {
+  using T = typename Format<S>::Tables;
   const Val<S> z = r * r;
-  const Val<S> sine = fma(r * z, horner(T::sin, z), r);
-  const Val<S> cosine = fma(fma(horner(T::cos, z), z, Val<S>(-0.5)), z, 1);
-  // The rounding constant ends in zero bits, so the low bits of the sum are those of n.
-  Bits turn = bits_of(shifted);
-  if (quarter) turn = turn + 1;
-  const Val<S> y = select((turn & 1) == 0, sine, cosine);
+  return {fma(r * z, horner(T::sin, z), r), fma(fma(horner(T::cos, z), z, Val<S>(-0.5)), z, 1)};
+}
+
+// sin(r + turn pi/2)
+template <Scalar S>
+Val<S> turned(const SinCos<S>& near, const typename Format<S>::Bits& turn) {
+  const Val<S> y = select((turn & 1) == 0, near.sine, near.cosine);
   // Where n is too large to be exact, r has no meaning: at least stay in the range of the function.
   const Val<S> bounded = at_least(at_most(y, Val<S>(1)), Val<S>(-1));
-  constexpr int kTop = F::kDouble ? 62 : 30;
-  return from_bits<S>(bits_of(bounded) ^ ((turn & 2) << kTop));
+  return from_bits<S>(bits_of(bounded) ^ ((turn & 2) << (Format<S>::kDouble ? 62 : 30)));
+}
+
+template <Scalar S>
+std::pair<Value, Value> sin_cos_turns_of(const Val<S>& x) {
+  using F = Format<S>;
+  const Val<S> shifted = fma(x, 4, Val<S>(F::kRound));
+  const Val<S> quarter = fma(x, 4, -(shifted - F::kRound));
+  const SinCos<S> near = sin_cos_near_zero(quarter * 1.57079632679489661923);
+  const typename F::Bits turn = bits_of(shifted);
+  return {turned(near, turn), turned(near, turn + 1)};
 }
 
 }  // namespace
 
 Value sin(const Value& x) {
   return by_format("kernel::sin", x, [](auto v) -> Value {
-    return select(v == 0, v, sin_shifted(v, 0));  // keeps -0
+    const auto angle = reduce(v);
+    return select(v == 0, v, turned(sin_cos_near_zero(angle.r), angle.turn));  // keeps -0
   });
 }
 Value cos(const Value& x) {
-  return by_format("kernel::cos", x, [](auto v) -> Value { return sin_shifted(v, 1); });
+  return by_format("kernel::cos", x, [](auto v) -> Value {
+    const auto angle = reduce(v);
+    return turned(sin_cos_near_zero(angle.r), angle.turn + 1);
+  });
+}
+std::pair<Value, Value> sin_cos_turns(const Value& x) {
+  return by_format("kernel::sin_cos_turns", x, [](auto v) { return sin_cos_turns_of(v); });
 }
 
 }  // namespace oa::kernel

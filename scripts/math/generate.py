@@ -51,7 +51,7 @@ def tables(double):
         ("log1p_unit", "log(1 + t) = t + t^2 P(t), 0 <= t <= 1", tail(mp.log1p, {1: 1}, 2), (9, 20)[n],
          lambda t: t ** 2 / mp.log1p(t), mpf(0), mpf(1)),
         ("log2_tail", "log2((1 + s) / (1 - s)) = s (K + K s^2/3 + s^4 P(s^2)), K = 2 log2(e), s <= 0.1716",
-         lambda q: 2 / LN2 * (mp.atanh(z(q)) / z(q) - 1 - q / 3) / q ** 2, (2, 8)[n],
+         lambda q: 2 / LN2 * (mp.atanh(z(q)) / z(q) - 1 - q / 3) / q ** 2, (3, 8)[n],
          lambda q: q ** 2, mpf(0), s_end),
         ("sin", "sin(r) = r + r^3 P(r^2), |r| <= pi/4",
          lambda q: (mp.sin(z(q)) / z(q) - 1) / q, (3, 7)[n],
