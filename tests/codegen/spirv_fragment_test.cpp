@@ -136,14 +136,45 @@ TEST(SpirvFragments, VectorCellsDivideTheStride) {
   auto module = walk(compile_spirv(product({.vectors = true, .pad = 8}), full_target()));
   const auto loads = find(module, kMatrixLoad);
   ASSERT_EQ(loads.size(), 3u);
-  const Word* shift = definition(module, loads[0].operands[4], 194);  // OpShiftRightLogical
-  ASSERT_NE(shift, nullptr);
-  EXPECT_EQ(constant_of(module, shift->operands[2]), 24u);
-  EXPECT_EQ(constant_of(module, shift->operands[3]), 2u);
+  EXPECT_EQ(constant_of(module, loads[0].operands[4]), 6u);  // 24 elements
+  const Word* chain = definition(module, loads[0].operands[2], 65);
+  ASSERT_NE(chain, nullptr);
+  const Word* index = definition(module, chain->operands[3], 194);  // OpShiftRightLogical
+  ASSERT_NE(index, nullptr);
+  EXPECT_EQ(constant_of(module, index->operands[3]), 2u);
   // A stride of 17 elements leaves plain cells.
   module = walk(compile_spirv(product({.vectors = true, .pad = 1}), full_target()));
   for (const Word& load : find(module, kMatrixLoad)) {
     EXPECT_EQ(constant_of(module, load.operands[4]), 17u);
+  }
+}
+
+// 16-bit fragments from cells of 4 bytes, which carry 16-byte copies; offsets that are whole
+// vectors only by what is known of their parts.
+TEST(SpirvFragments, HalvesFromWordCells) {
+  for (u32 step : {8u, 4u, 2u}) {
+    const Kernel k = traced([&] {
+      Buffer a = param_buffer(Scalar::U32), c = param_buffer(Scalar::F32);
+      const U32 at = param_u32();
+      Shared tile(Scalar::U32, 1024);
+      tile.store(lane() * U32(4), a.load(lane() * U32(4), 4));
+      barrier();
+      const U32 offset = ((at ^ U32(1)) << U32(3)) + (at * U32(step)) % U32(64);
+      const Value fa = frag_load(fragment_type(FragUse::A, Scalar::F16, 16, 16), tile, offset,
+                                 U32(8), Layout::RowMajor);
+      const Value fb = frag_load(fragment_type(FragUse::B, Scalar::F16, 16, 16), tile, offset,
+                                 cast<U32>(cast<U64>(at * U32(8))), Layout::RowMajor);
+      const Type tc = fragment_type(FragUse::C, Scalar::F32, 16, 16);
+      frag_store(c, U32(0), U32(16), Layout::RowMajor, frag_mul_add(fa, fb, frag_fill(tc, F32(0))));
+    });
+    const auto module = walk(compile_spirv(k, full_target()));
+    const auto loads = find(module, kMatrixLoad);
+    ASSERT_EQ(loads.size(), 2u);
+    const u32 lanes = step == 2 ? 2 : 4;
+    EXPECT_EQ(constant_of(module, loads[0].operands[4]), 8 / lanes) << step;
+    const Word* stride = definition(module, loads[1].operands[4], 194);
+    ASSERT_NE(stride, nullptr);
+    EXPECT_EQ(1u << constant_of(module, stride->operands[3]), lanes);
   }
 }
 

@@ -1,4 +1,4 @@
-// Memory, lanes and fragments.
+// Loads, stores, atomics and barriers of device and workgroup memory.
 #include <algorithm>
 #include <bit>
 
@@ -7,103 +7,12 @@
 namespace oa::codegen::spirv {
 
 using kernel::AtomicOp;
-using kernel::FragUse;
 using kernel::Instr;
 using kernel::kDeviceMemory;
-using kernel::Kernel;
-using kernel::kNoSlot;
 using kernel::kSharedMemory;
 using kernel::Op;
 using kernel::Scalar;
-using kernel::Type;
 using kernel::ValueId;
-
-namespace {
-
-constexpr u32 id_of(spv::Scope scope) { return static_cast<u32>(scope); }
-
-u32 shared_cell_bytes(Scalar elem, const VulkanTarget& target) {
-  if (size_bytes(elem) == 1 && !target.int8) return 4;
-  if (elem == Scalar::BF16 && !target.int16) return 4;
-  return size_bytes(elem);
-}
-
-// The largest power of two, at most `limit`, that divides an integer value for certain. `depth`
-// bounds the walk over shared operands.
-u32 known_divisor(const Kernel& k, ValueId id, u32 limit, u32 depth = 6) {
-  const Instr& i = k[id];
-  if (depth == 0) return 1;
-  const auto of = [&](size_t arg) { return known_divisor(k, i.args[arg], limit, depth - 1); };
-  switch (i.op) {
-    case Op::Const:
-      return i.imm == 0 ? limit
-                        : static_cast<u32>(std::min<u64>(limit, 1ull << std::countr_zero(i.imm)));
-    case Op::Add:
-    case Op::Sub:
-    case Op::Or: return std::min(of(0), of(1));
-    case Op::And: return std::max(of(0), of(1));
-    case Op::Mul: return std::min(limit, of(0) * of(1));
-    case Op::Shl: {
-      const Instr& count = k[i.args[1]];
-      const u32 shift = count.op == Op::Const ? static_cast<u32>(std::min<u64>(count.imm, 8)) : 0;
-      return std::min(limit, of(0) << shift);
-    }
-    case Op::Select: return std::min(of(1), of(2));
-    case Op::For: return std::min(of(0), of(2));
-    default: return 1;
-  }
-}
-
-// Instructions that nothing reaches do not count.
-template <class Visit>
-void for_each_instr(const Kernel& k, const kernel::Region& region, const Visit& visit) {
-  for (ValueId id : region) {
-    visit(k[id]);
-    for (const kernel::Region& inner : k[id].regions) for_each_instr(k, inner, visit);
-  }
-}
-
-}  // namespace
-
-// A slot becomes an array of vectors where the kernel moves vectors through it, so that the device
-// may use wide accesses. Atomics need plain cells; fragments do unless their offsets and strides
-// are whole vectors.
-KernelFacts survey(const Kernel& k, const VulkanTarget& target) {
-  KernelFacts facts;
-  facts.shared.resize(k.shared.size());
-  std::vector<u32> limit(k.shared.size(), 4);
-  for (size_t slot = 0; slot < k.shared.size(); ++slot) {
-    facts.shared[slot].cell_bytes = shared_cell_bytes(k.shared[slot].elem, target);
-    while (k.shared[slot].count % limit[slot] != 0) limit[slot] /= 2;
-  }
-  for (const auto& var : k.vars) facts.fragments |= var.type.is_fragment();
-  for_each_instr(k, k.body, [&](const Instr& instr) {
-    if (instr.op >= Op::FragFill && instr.op <= Op::FragCast) facts.fragments = true;
-    if (instr.op == Op::Barrier && (instr.imm & kDeviceMemory)) facts.device_barrier = true;
-    const bool memory = instr.op != Op::VarLoad && instr.op != Op::VarStore;
-    if (!memory || instr.slot >= k.shared.size()) return;
-    u32& lanes = facts.shared[instr.slot].lanes;
-    switch (instr.op) {
-      case Op::SharedLoad: lanes = std::max<u32>(lanes, instr.type.lanes); break;
-      case Op::SharedStore: lanes = std::max<u32>(lanes, k[instr.args[1]].type.lanes); break;
-      case Op::SharedAtomic: limit[instr.slot] = 1; break;
-      case Op::FragLoad:
-      case Op::FragStore: {
-        u32& most = limit[instr.slot];
-        most = std::min(most, known_divisor(k, instr.args[0], 4));
-        most = std::min(most, known_divisor(k, instr.args[1], 4));
-        break;
-      }
-      default: break;
-    }
-  });
-  for (size_t slot = 0; slot < k.shared.size(); ++slot) {
-    facts.shared[slot].lanes = std::min(facts.shared[slot].lanes, limit[slot]);
-  }
-  return facts;
-}
-
-// --- Elements ---------------------------------------------------------------------------------
 
 Id Lowering::cell_type(Scalar elem, u32 cell_bytes) {
   if (elem == Scalar::F16) return b_.type_float(16);
@@ -196,8 +105,7 @@ Id Lowering::element_address(Id address, ValueId index, u32 bytes) {
   return b_.emit(spv::Op::OpIAdd, u64_type, {address, offset});
 }
 
-Id Lowering::element_pointer(Id address, ValueId index, Scalar elem, u32 lanes) {
-  const u32 bytes = size_bytes(elem);
+void Lowering::need_storage(u32 bytes) {
   if (bytes == 1) {
     if (!target_.u8_storage) missing("8-bit storage");
     b_.capability(spv::Capability::StorageBuffer8BitAccess);
@@ -206,6 +114,11 @@ Id Lowering::element_pointer(Id address, ValueId index, Scalar elem, u32 lanes) 
     if (!target_.f16_storage) missing("16-bit storage");
     b_.capability(spv::Capability::StorageBuffer16BitAccess);
   }
+}
+
+Id Lowering::element_pointer(Id address, ValueId index, Scalar elem, u32 lanes) {
+  const u32 bytes = size_bytes(elem);
+  need_storage(bytes);
   const Id type = b_.type_pointer(spv::StorageClass::PhysicalStorageBuffer,
                                   b_.type_vector(cell_type(elem, bytes), lanes));
   return b_.emit(spv::Op::OpConvertUToPtr, type, {element_address(address, index, bytes)});
@@ -268,12 +181,12 @@ Id Lowering::atomic(const Instr& instr) {
   // Device scope in the Vulkan memory model is a feature of its own; a queue family is as wide
   // here.
   const auto device_scope = facts_.fragments ? spv::Scope::QueueFamily : spv::Scope::Device;
-  const Id scope = b_.constant_u32(id_of(device ? device_scope : spv::Scope::Workgroup));
+  const Id within = scope(device ? device_scope : spv::Scope::Workgroup);
   const Id relaxed = b_.constant_u32(0);
   const Id operand = value(instr.args.back());
   if (instr.op == Op::AtomicCas) {
     return b_.emit(O::OpAtomicCompareExchange, type,
-                   {pointer, scope, relaxed, relaxed, operand, value(instr.args[2])});
+                   {pointer, within, relaxed, relaxed, operand, value(instr.args[2])});
   }
   const bool sign = elem == Scalar::I32;
   O op = O::OpAtomicExchange;
@@ -285,7 +198,7 @@ Id Lowering::atomic(const Instr& instr) {
     case AtomicOp::Or: op = O::OpAtomicOr; break;
     case AtomicOp::Exchange: op = O::OpAtomicExchange; break;
   }
-  return b_.emit(op, type, {pointer, scope, relaxed, operand});
+  return b_.emit(op, type, {pointer, within, relaxed, operand});
 }
 
 // --- Workgroup memory -------------------------------------------------------------------------
@@ -371,144 +284,8 @@ void Lowering::barrier(const Instr& instr) {
       semantics |= static_cast<u32>(S::MakeAvailable) | static_cast<u32>(S::MakeVisible);
     }
   }
-  const Id scope = b_.constant_u32(id_of(spv::Scope::Workgroup));
-  b_.effect(spv::Op::OpControlBarrier, {scope, scope, b_.constant_u32(semantics)});
-}
-
-// --- Lanes ------------------------------------------------------------------------------------
-
-Id Lowering::lower_lanes(const Instr& instr) {
-  // The kernel's subgroups must be the device's, or the whole (smaller) workgroup.
-  if (kernel_.subgroup != std::min(kernel_.width, target_.subgroup)) {
-    malformed(instr, "the kernel is traced for other subgroups than the device has");
-  }
-  b_.capability(spv::Capability::GroupNonUniform);
-  const Id v = value(instr.args[0]);
-  if (instr.op == Op::SubgroupAny || instr.op == Op::SubgroupAll) {
-    b_.capability(spv::Capability::GroupNonUniformVote);
-    const auto op =
-        instr.op == Op::SubgroupAny ? spv::Op::OpGroupNonUniformAny : spv::Op::OpGroupNonUniformAll;
-    return b_.emit(op, b_.type_bool(), {b_.constant_u32(id_of(spv::Scope::Subgroup)), v});
-  }
-  b_.capability(spv::Capability::GroupNonUniformShuffle);
-  return shuffle(instr, type_of_value(instr.args[0]), v);
-}
-
-Id Lowering::shuffle(const Instr& instr, Type type, Id v) {
-  if (type.scalar == Scalar::Bool) {
-    const Type number{Scalar::U32, type.lanes};
-    const Id u32_type = type_of(number);
-    const auto splat = [&](u32 x) {
-      return b_.constant_splat(u32_type, b_.constant_u32(x), type.lanes);
-    };
-    const Id moved = shuffle(instr, number, select(u32_type, v, splat(1), splat(0)));
-    return b_.emit(spv::Op::OpINotEqual, type_of(type), {moved, splat(0)});
-  }
-  if (type.lanes > 1) {
-    std::vector<u32> parts;
-    const Type part{type.scalar};
-    for (u32 i = 0; i < type.lanes; ++i) {
-      parts.push_back(
-          shuffle(instr, part, b_.emit(spv::Op::OpCompositeExtract, type_of(part), {v, i})));
-    }
-    return b_.emit(spv::Op::OpCompositeConstruct, type_of(type), parts);
-  }
-  if (size_bytes(type.scalar) == 8) {
-    // Halves, since 64-bit lanes are an optional feature.
-    const Type halves{Scalar::U32, 2};
-    const Id split = b_.emit(spv::Op::OpBitcast, type_of(halves), {v});
-    return b_.emit(spv::Op::OpBitcast, type_of(type), {shuffle(instr, halves, split)});
-  }
-  const Id scope = b_.constant_u32(id_of(spv::Scope::Subgroup));
-  if (instr.op == Op::Shuffle) {
-    return b_.emit(spv::Op::OpGroupNonUniformShuffle, type_of(type),
-                   {scope, v, value(instr.args[1])});
-  }
-  return b_.emit(spv::Op::OpGroupNonUniformShuffleXor, type_of(type),
-                 {scope, v, b_.constant_u32(static_cast<u32>(instr.imm))});
-}
-
-// --- Fragments --------------------------------------------------------------------------------
-
-// Points at the first element; `stride` becomes the stride in elements of the pointed-at array.
-Id Lowering::fragment_pointer(const Instr& instr, Id& stride) {
-  const bool shared = instr.slot != kNoSlot;
-  const ValueId offset = instr.args[shared ? 0 : 1];
-  const ValueId stride_value = instr.args[shared ? 1 : 2];
-  stride = index_u32(stride_value);
-  if (shared) {
-    if (facts_.shared[instr.slot].cell_bytes != size_bytes(instr.elem)) {
-      missing("narrow integers for fragments in workgroup memory");
-    }
-    const u32 lanes = facts_.shared[instr.slot].lanes;
-    if (lanes > 1) {
-      const u32 shift = static_cast<u32>(std::countr_zero(lanes));
-      stride =
-          b_.emit(spv::Op::OpShiftRightLogical, b_.type_int(32), {stride, b_.constant_u32(shift)});
-    }
-    return shared_vector_pointer(instr.slot, index_u32(offset));
-  }
-  const Scalar elem = instr.elem;
-  const u32 bytes = size_bytes(elem);
-  if (bytes == 1) {
-    if (!target_.u8_storage) missing("8-bit storage");
-    b_.capability(spv::Capability::StorageBuffer8BitAccess);
-  }
-  if (bytes == 2) {
-    if (!target_.f16_storage) missing("16-bit storage");
-    b_.capability(spv::Capability::StorageBuffer16BitAccess);
-  }
-  const Id cell = cell_type(elem, bytes);
-  const Id block_type =
-      b_.type_pointer(spv::StorageClass::PhysicalStorageBuffer, b_.type_runtime_block(cell, bytes));
-  const Id block = b_.emit(spv::Op::OpConvertUToPtr, block_type,
-                           {element_address(value(instr.args[0]), offset, bytes)});
-  const Id zero = b_.constant_u32(0);
-  return b_.emit(spv::Op::OpAccessChain,
-                 b_.type_pointer(spv::StorageClass::PhysicalStorageBuffer, cell),
-                 {block, zero, zero});
-}
-
-Id Lowering::lower_fragment(const Instr& instr) {
-  using O = spv::Op;
-  const bool device = instr.slot == kNoSlot;
-  switch (instr.op) {
-    case Op::FragFill: {
-      Id x = value(instr.args[0]);
-      const Scalar s = instr.type.scalar;
-      if (s == Scalar::F16) x = b_.emit(O::OpFConvert, b_.type_float(16), {x});
-      const Id type = type_of(instr.type);
-      if (s == Scalar::BF16) x = b_.emit(O::OpFConvert, b_.type_bfloat16(), {x});
-      return b_.emit(O::OpCompositeConstruct, type, {x});
-    }
-    case Op::FragLoad: {
-      const Id type = type_of(instr.type);
-      Id stride = 0;
-      const Id pointer = fragment_pointer(instr, stride);
-      std::vector<u32> operands = {pointer, b_.constant_u32(static_cast<u32>(instr.imm)), stride};
-      for (u32 w : access(size_bytes(instr.elem), device)) operands.push_back(w);
-      return b_.emit(kOpCooperativeMatrixLoadKHR, type, operands);
-    }
-    case Op::FragStore: {
-      Id stride = 0;
-      const Id pointer = fragment_pointer(instr, stride);
-      std::vector<u32> operands = {pointer, value(instr.args.back()),
-                                   b_.constant_u32(static_cast<u32>(instr.imm)), stride};
-      for (u32 w : access(size_bytes(instr.elem), device)) operands.push_back(w);
-      b_.effect(kOpCooperativeMatrixStoreKHR, operands);
-      return 0;
-    }
-    case Op::FragMulAdd:
-      return b_.emit(kOpCooperativeMatrixMulAddKHR, type_of(instr.type),
-                     {value(instr.args[0]), value(instr.args[1]), value(instr.args[2])});
-    case Op::FragAdd:
-    case Op::FragMul:
-      if (instr.type.scalar == Scalar::BF16) malformed(instr, "on bf16, expected f16 or f32");
-      return b_.emit(instr.op == Op::FragAdd ? O::OpFAdd : O::OpFMul, type_of(instr.type),
-                     {value(instr.args[0]), value(instr.args[1])});
-    case Op::FragCast: return b_.emit(O::OpFConvert, type_of(instr.type), {value(instr.args[0])});
-    default: malformed(instr, "has no lowering");
-  }
+  const Id within = scope(spv::Scope::Workgroup);
+  b_.effect(spv::Op::OpControlBarrier, {within, within, b_.constant_u32(semantics)});
 }
 
 }  // namespace oa::codegen::spirv

@@ -1,5 +1,5 @@
-// The state of one lowering; private to this folder. lower.cpp walks the kernel, lower_math.cpp has
-// arithmetic and conversions, lower_memory.cpp memory, lanes and fragments.
+// The state of one lowering; private to this folder. lower.cpp walks the kernel, the other lower_*
+// files have the instructions by subject.
 #pragma once
 
 #include <string_view>
@@ -24,6 +24,23 @@ struct KernelFacts {
 };
 
 KernelFacts survey(const kernel::Kernel& kernel, const VulkanTarget& target);
+
+// The parts of an IEEE float that the corrections need.
+struct FloatFormat {
+  kernel::Scalar bits;  // integer of the same width
+  u32 width;
+  u32 mantissa_bits;  // stored ones
+  u32 exponent_mask;  // all ones
+  u64 sign() const { return 1ull << (width - 1); }
+  u64 mantissa_mask() const { return (1ull << mantissa_bits) - 1; }
+  u32 bias() const { return exponent_mask >> 1; }
+  u64 one() const { return static_cast<u64>(bias()) << mantissa_bits; }
+};
+
+inline FloatFormat format(kernel::Scalar s) {
+  if (s == kernel::Scalar::F64) return {kernel::Scalar::U64, 64, 52, 0x7ff};
+  return {kernel::Scalar::U32, 32, 23, 0xff};
+}
 
 class Lowering {
  public:
@@ -57,39 +74,43 @@ class Lowering {
   // Constants of a value scalar, from bits.
   Id constant(Scalar s, u64 bits);
   Id float_constant(Scalar s, f64 x);
-  Id u32_constant(u32 x) { return constant(Scalar::U32, x); }
+  Id scope(spv::Scope s) { return b_.constant_u32(static_cast<u32>(s)); }
 
   // --- lower_math.cpp
   Id lower_math(const Instr& instr);
   Id compare(kernel::Op op, Scalar s, Id a, Id b);
   Id cast(Scalar from, Scalar to, Id a);
-  Id integer_divide(kernel::Op op, const Instr& instr);
-  Id float_divide(Scalar s, Id a, Id b);
-  Id float_sqrt(Scalar s, Id a);
-  Id to_nearest(Scalar s, Id q, Id left, Id factor, u32 log2_inverse);
-  Id float_remainder(Scalar s, Id a, Id b);
-  Id float_min_max(kernel::Op op, Scalar s, Id a, Id b);
   Id saturating_cast(Scalar from, Scalar to, Id a);
-  Id residual(Scalar s, Id a, Id b, Id c);  // c - a*b, exact where a*b is close to c
-  Id multiply_add(Scalar s, Id a, Id b, Id c);
+  Id integer_divide(const Instr& instr);
+  Id float_min_max(kernel::Op op, Scalar s, Id a, Id b);
   Id arithmetic(spv::Op op, Scalar s, std::initializer_list<Id> operands);  // never contracted
-  Id is_nan(Scalar s, Id a);
+  Id is_nan(Id a);
   Id bits_of(Scalar s, Id a);
   Id float_of(Scalar s, Id bits);
   Id select(Id type, Id condition, Id a, Id b) {
     return b_.emit(spv::Op::OpSelect, type, {condition, a, b});
   }
 
+  // --- lower_division.cpp
+  Id float_divide(Scalar s, Id a, Id b);
+  Id float_sqrt(Scalar s, Id a);
+  Id float_remainder(Scalar s, Id a, Id b);
+  Id multiply_add(Scalar s, Id a, Id b, Id c);
+  Id residual(Scalar s, Id a, Id b, Id c);  // c - a*b, exact where a*b is close to c
+  Id to_nearest(Scalar s, Id q, Id left, Id factor, u32 log2_inverse);
+
   // --- lower_memory.cpp
   Id lower_memory(const Instr& instr);
-  Id lower_fragment(const Instr& instr);
-  Id lower_lanes(const Instr& instr);
+  Id atomic(const Instr& instr);
+  Id shared_load(const Instr& instr);
+  void shared_store(const Instr& instr);
   void barrier(const Instr& instr);
   Id cell_type(Scalar elem, u32 cell_bytes);  // how an element is held in memory
   Id decode(Scalar elem, u32 cell_bytes, u32 lanes, Id cell);
   Id encode(Scalar elem, u32 cell_bytes, u32 lanes, Id value, bool device);
   Id element_address(Id address, ValueId index, u32 bytes);
   Id element_pointer(Id address, ValueId index, Scalar elem, u32 lanes);
+  void need_storage(u32 bytes);                  // of elements in device memory
   Id shared_pointer(u32 slot, Id index);         // of one cell
   Id shared_vector_pointer(u32 slot, Id index);  // of a vector of SharedLayout::lanes cells
   Id index_u32(ValueId index);
@@ -97,10 +118,11 @@ class Lowering {
   Id load(Id type, Id pointer, u32 align, bool device);
   void store(Id pointer, Id object, u32 align, bool device);
   std::vector<u32> access(u32 align, bool device) const;
-  Id shared_load(const Instr& instr);
-  void shared_store(const Instr& instr);
-  Id atomic(const Instr& instr);
+
+  // --- lower_lanes.cpp
+  Id lower_lanes(const Instr& instr);
   Id shuffle(const Instr& instr, Type type, Id v);
+  Id lower_fragment(const Instr& instr);
   Id fragment_pointer(const Instr& instr, Id& stride);
 
   const kernel::Kernel& kernel_;
