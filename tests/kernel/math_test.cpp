@@ -333,72 +333,32 @@ TEST(Math, GivesSineAndCosineOfTurnsTogether) {
   }
 }
 
-// Every pair of these against the C library: its special cases are those of IEEE 754.
-TEST(Math, PowHasEverySpecialCaseOfC) {
-  const std::vector<f32> values = {0.0f,       1.0f,        2.0f,  3.0f,        0.5f,        2.5f,
-                                   1.0000001f, 0.99999994f, 33.0f, 16777215.0f, 16777216.0f, 3e9f,
-                                   kMax,       kMin,        kInf,  kNaN,        1e-20f,      1e20f,
-                                   127.0f,     128.0f,      1.5f};
-  Data<f32> run;
-  for (f32 x : values) {
-    for (f32 y : values) {
-      for (int signs = 0; signs < 4; ++signs) {
-        run.x.push_back(signs & 1 ? -x : x);
-        run.z.push_back(signs & 2 ? -y : y);
-      }
-    }
-  }
-  const Kernel k = elementwise<f32>(Target{}, [](auto& a, auto& b) { return pow(a, b); });
-  for (int mode = 0; mode < 3; ++mode) {
-    if (mode == 2) {
-      interpreted(k, run);
-    } else {
-      compiled(k, run, mode == 1);
-    }
-    for (size_t i = 0; i < run.x.size(); ++i) {
-      const f64 exact = std::pow(static_cast<f64>(run.x[i]), static_cast<f64>(run.z[i]));
-      EXPECT_TRUE(test::is_close(run.y[i], exact, 1.5))
-          << mode << ": pow(" << run.x[i] << ", " << run.z[i] << ") = " << run.y[i] << ", expected "
-          << exact;
-      if (exact == 0 || std::isinf(exact)) {
-        EXPECT_EQ(std::signbit(run.y[i]), std::signbit(exact))
-            << mode << ": pow(" << run.x[i] << ", " << run.z[i] << ") = " << run.y[i];
-      }
-    }
-  }
+template <class T>
+test::PowRun<T> pow_on_cpu(bool flush) {
+  return [flush](const std::vector<T>& x, const std::vector<T>& y) {
+    static const auto code =
+        load(elementwise<T>(Target{}, [](auto& a, auto& b) { return pow(a, b); }));
+    Data<T> run{.x = x, .z = y};
+    call(*code, run, flush);
+    return run.y;
+  };
 }
 
-template <class T>
-void check_pow(f64 bound, f64 range) {
-  Data<T> run;
-  u64 state = 7;
-  auto next = [&] {
-    state = state * 6364136223846793005ull + 1442695040888963407ull;
-    return static_cast<f64>(state >> 11) * 0x1p-53;
+TEST(Math, PowHasEverySpecialCaseOfC) {
+  test::check_pow_edges<f32>("cpu", pow_on_cpu<f32>(false), 1.25);
+  test::check_pow_edges<f32>("cpu, flushing", pow_on_cpu<f32>(true), 1.25);
+  test::check_pow_edges<f64>("cpu", pow_on_cpu<f64>(true), 1.25);
+  const test::PowRun<f32> on_interpreter = [](auto& x, auto& y) {
+    Data<f32> run{.x = x, .z = y};
+    interpreted(elementwise<f32>(Target{}, [](auto& a, auto& b) { return pow(a, b); }), run);
+    return run.y;
   };
-  for (int i = 0; i < 30000; ++i) {
-    const f64 log_x = i % 3 == 0   ? next() - 0.5
-                      : i % 3 == 1 ? (next() - 0.5) * 1e-3
-                                   : (next() - 0.5) * 2 * range;
-    run.x.push_back(static_cast<T>(std::exp2(log_x)));
-    run.z.push_back(static_cast<T>((next() * 2 - 1) * range * 1.02 /
-                                   std::log2(static_cast<f64>(run.x.back()))));
-    if (!std::isfinite(run.z.back()) || test::subnormal(run.x.back()))
-      run.x.back() = run.z.back() = 1;
-  }
-  compiled(elementwise<T>(Target{}, [](auto& a, auto& b) { return pow(a, b); }), run, true);
-  for (size_t i = 0; i < run.x.size(); ++i) {
-    const long double exact =
-        std::pow(static_cast<long double>(run.x[i]), static_cast<long double>(run.z[i]));
-    ASSERT_TRUE(test::is_close(run.y[i], exact, bound))
-        << "pow(" << run.x[i] << ", " << run.z[i] << ") = " << run.y[i] << ", "
-        << test::ulps(run.y[i], exact) << " ulp";
-  }
+  test::check_pow_edges<f32>("interpreter", on_interpreter, 1.25);
 }
 
 TEST(Math, PowIsWithinItsBound) {
-  check_pow<f32>(1.25, 128);
-  check_pow<f64>(1.25, 1024);
+  test::check_pow<f32>("cpu", pow_on_cpu<f32>(true), 1.25);
+  test::check_pow<f64>("cpu", pow_on_cpu<f64>(true), 1.25);
 }
 
 TEST(Math, RefusesOtherTypes) {
