@@ -4,6 +4,7 @@
 #include <fenv.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <chrono>
 #include <limits>
 #include <thread>
@@ -31,6 +32,13 @@ void check_stage(const u64* params, u32 first, u32 last, u32 count) {
   }
 }
 
+// Runs per case; a thousand in all where code runs at full speed.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr u32 kRuns = 5;
+#else
+constexpr u32 kRuns = 84;
+#endif
+
 class Pool : public ::testing::TestWithParam<u32> {};
 
 INSTANTIATE_TEST_SUITE_P(Threads, Pool, ::testing::Values(1, 2, 3, 8));
@@ -53,14 +61,14 @@ TEST_P(Pool, RunsEachGroupOnceForEveryGroupCount) {
         work.push_back({count_groups, &params[n], n, group_ns, n % barrier_every == 0});
       Schedule schedule;
       schedule.build(work, pool.threads());
-      for (u32 i = 0; i < 84; ++i, ++runs) pool.run(schedule);
+      for (u32 i = 0; i < kRuns; ++i, ++runs) pool.run(schedule);
       for (u32 n = 0; n <= kMax; ++n) {
         for (u32 g = 0; g < n; ++g) ASSERT_EQ(counters[n][g], runs) << n << " " << g;
         ASSERT_EQ(counters[n][n], 0u);
       }
     }
   }
-  EXPECT_GE(runs, 1000u);
+  EXPECT_EQ(runs, 12 * kRuns);
 }
 
 TEST_P(Pool, BarriersOrderDependentDispatches) {
@@ -85,7 +93,7 @@ TEST_P(Pool, BarriersOrderDependentDispatches) {
     }
     Schedule schedule;
     schedule.build(work, pool.threads());
-    for (u32 i = 0; i < 20; ++i) {
+    for (u32 i = 0; i < kRuns / 4; ++i) {
       for (auto& c : cells) std::fill(c.begin(), c.end(), 0);
       pool.run(schedule);
       ASSERT_EQ(errors, 0u);
@@ -228,12 +236,6 @@ TEST(Pools, TwoCanRunSideBySide) {
       EXPECT_EQ(counters, std::vector<u32>(64, 6000));
     });
   for (std::thread& u : users) u.join();
-}
-
-TEST(Pools, HaveAtLeastOneCore) {
-  const std::vector<u32> cores = usable_cores();
-  ASSERT_FALSE(cores.empty());
-  EXPECT_TRUE(std::is_sorted(cores.begin(), cores.end()));
 }
 
 void nothing(const u64*, u32, u32, u32) {}

@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include "oa/core/error.h"
+#include "oa/device/cpu/host.h"
 
 namespace oa::device {
 
@@ -72,22 +73,6 @@ void pin(pthread_t thread, u32 core) {
 }
 
 }  // namespace
-
-std::vector<u32> usable_cores() {
-  std::vector<u32> cores;
-  for (size_t limit = 1024; limit <= (size_t{1} << 20); limit *= 4) {
-    std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(CPU_ALLOC(limit),
-                                                         [](cpu_set_t* s) { CPU_FREE(s); });
-    const size_t bytes = CPU_ALLOC_SIZE(limit);
-    if (::sched_getaffinity(0, bytes, set.get()) != 0) continue;  // the machine has more cores
-    for (u32 core = 0; core < limit; ++core)
-      if (CPU_ISSET_S(core, bytes, set.get())) cores.push_back(core);
-    return cores;
-  }
-  for (u32 core = 0; core < std::max(1u, std::thread::hardware_concurrency()); ++core)
-    cores.push_back(core);
-  return cores;
-}
 
 ThreadPool::ThreadPool(u32 threads, u32 first_number)
     : threads_(threads), slots_(new Slot[threads]), next_number_(first_number) {

@@ -88,7 +88,4 @@ void ThreadPool::for_each(u32 count, const F& f) {
   run(for_each_schedule_);
 }
 
-// The cores that this process may use.
-std::vector<u32> usable_cores();
-
 }  // namespace oa::device
