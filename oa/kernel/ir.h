@@ -95,7 +95,7 @@ enum class Op : u8 {
 
   // Device memory: address = U64 device address of element 0 (uniform or not), index = element index of any integer type
   Load,                                 // (address, index); elem; type.lanes > 1 loads consecutive elements, and index is then a multiple of lanes
-  Store,                                // (address, index, value); elem
+  Store,                                // (address, index, value); elem; imm = 1: streaming, a hint that nobody reads the elements soon
   Atomic,                               // (address, index, value); elem I32/U32; imm = AtomicOp; yields the old value; relaxed
   AtomicCas,                            // (address, index, expected, value); elem I32/U32; yields the old value
 

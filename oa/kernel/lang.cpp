@@ -167,12 +167,21 @@ Value Buffer::load(const Value& index, u32 lanes) const {
                        .args = {address_.id, index.id}});
 }
 
-void Buffer::store(const Value& index, const Value& value) const {
+void Buffer::store(const Value& index, const Value& value) const { store(index, value, false); }
+
+void Buffer::store_streaming(const Value& index, const Value& value) const {
+  store(index, value, true);
+}
+
+void Buffer::store(const Value& index, const Value& value, bool streaming) const {
   if (value.scalar() != value_scalar(elem_)) {
     bad(Op::Store,
         fmt::format("value is {}, expected {}", name(value.scalar()), name(value_scalar(elem_))));
   }
-  append({.op = Op::Store, .elem = elem_, .args = {address_.id, index.id, value.id}});
+  append({.op = Op::Store,
+          .elem = elem_,
+          .imm = streaming,
+          .args = {address_.id, index.id, value.id}});
 }
 
 Value Buffer::atomic(AtomicOp op, const Value& index, const Value& value) const {

@@ -252,6 +252,8 @@ class Buffer {
   Value load(const Value& index, u32 lanes = 1) const;
   void store(const Value& index,
              const Value& value) const;  // a vector value stores `lanes` elements
+  // The same with the hint that nobody reads the elements soon: large results pass the caches by.
+  void store_streaming(const Value& index, const Value& value) const;
   Value atomic(AtomicOp op, const Value& index, const Value& value) const;
   Value compare_exchange(const Value& index, const Value& expected, const Value& value) const;
 
@@ -259,6 +261,7 @@ class Buffer {
   const U64& address() const { return address_; }
 
  private:
+  void store(const Value& index, const Value& value, bool streaming) const;
   Scalar elem_;
   U64 address_;
 };

@@ -151,7 +151,8 @@ class Verifier {
     if (yields_value(i.op) && !is_legal(i.type)) {
       wrong("no legal type of a value, got {}", print(i.type));
     }
-    if (what.imm == ImmUse::None && i.imm != 0) wrong("immediate of {} has no meaning", i.imm);
+    const bool streaming = i.op == Op::Store && i.imm == 1;
+    if (what.imm == ImmUse::None && i.imm != 0 && !streaming) wrong("immediate of {} has no meaning", i.imm);
     types(i);
   }
 

@@ -109,6 +109,27 @@ void Builder::store(LlvmValue v, LlvmValue to, u32 align) {
   LLVMSetAlignment(LLVMBuildStore(at, v, to), align);
 }
 
+void Builder::store_streaming(LlvmValue v, LlvmValue to, u32 bytes) {
+  // The hardware wants whole aligned vectors; an address that is not aligned takes the plain way.
+  const LlvmValue address = LLVMBuildPtrToInt(at, to, i64, "");
+  const LlvmValue low = LLVMBuildAnd(at, address, integer(i64, bytes - 1), "");
+  const LlvmBlock aligned = new_block("aligned"), plain = new_block("plain"),
+                  done = new_block("done");
+  branch(icmp(LLVMIntEQ, low, integer(i64, 0)), aligned, plain);
+  enter(aligned);
+  const LlvmValue streaming = LLVMBuildStore(at, v, to);
+  LLVMSetAlignment(streaming, bytes);
+  LLVMMetadataRef one = LLVMValueAsMetadata(integer(i32, 1));
+  LLVMMetadataRef node = LLVMMDNodeInContext2(context, &one, 1);
+  LLVMSetMetadata(streaming, LLVMGetMDKindIDInContext(context, "nontemporal", 11),
+                  LLVMMetadataAsValue(context, node));
+  jump(done);
+  enter(plain);
+  store(v, to, 1);
+  jump(done);
+  enter(done);
+}
+
 LlvmBlock Builder::new_block(const char* name) {
   return LLVMAppendBasicBlockInContext(context, LLVMGetBasicBlockParent(block()), name);
 }

@@ -95,6 +95,7 @@ class Builder {
   }
   LlvmValue load(LlvmType type, LlvmValue from, u32 align);
   void store(LlvmValue v, LlvmValue to, u32 align);
+  void store_streaming(LlvmValue v, LlvmValue to, u32 bytes);  // past the caches where aligned
 
   // Blocks
   LlvmBlock block() const { return LLVMGetInsertBlock(at); }

@@ -80,6 +80,10 @@ void Lowering::function(const std::string& symbol) {
   const LlvmValue some = LLVMBuildICmp(entry_, LLVMIntULT, first, last, "");
   LLVMBuildCondBr(entry_, some, body, exit);
   b_.enter(exit);
+  // Streaming stores are ordered with what other threads do next only by a fence.
+  const bool streams = std::any_of(k_.instrs.begin(), k_.instrs.end(),
+                                   [](const Instr& i) { return i.op == Op::Store && i.imm == 1; });
+  if (streams) b_.call("llvm.x86.sse.sfence", {}, {});
   LLVMBuildRetVoid(b_.at);
   LLVMDisposeBuilder(entry_);
 }

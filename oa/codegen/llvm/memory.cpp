@@ -173,7 +173,7 @@ void Lowering::store(ValueId id) {
   scatter(a, value);
 }
 
-void Lowering::store_contiguous(const Instr&, const Access& a, ValueId value) {
+void Lowering::store_contiguous(const Instr& instr, const Access& a, ValueId value) {
   const LlvmType elem = b_.memory_type(a.elem);
   const u32 size = size_bytes(a.elem);
   LlvmValue to = affine_pointer(a);
@@ -185,6 +185,8 @@ void Lowering::store_contiguous(const Instr&, const Access& a, ValueId value) {
       if (mask) mask = reversed(mask);
       to = b_.element(elem, to, b_.integer(b_.i64, 1 - static_cast<u64>(width_)));
     }
+    const bool whole_vector = (width_ * size) % 16 == 0 && shape(a.index).stride == 1;
+    if (instr.imm == 1 && !mask && whole_vector) return b_.store_streaming(v, to, width_ * size);
     return store_vector(v, to, mask, size);
   }
   // Interleaves the components: pairs of vectors become vectors of twice the length, component

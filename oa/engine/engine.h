@@ -1,0 +1,123 @@
+// Engine: owns a device, its memory, the pending graph and the cache of compiled programs.
+//
+// Operations on Matrix values record into the pending graph. A flush (reading a value,
+// checkpoint(), capture) compiles the graph, or finds it compiled already, and submits it. An
+// engine and its values belong to one thread at a time.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "oa/core/ref.h"
+#include "oa/device/device.h"
+#include "oa/graph/compile.h"
+#include "oa/graph/graph.h"
+
+namespace oa {
+
+class EngineCore;
+class Matrix;
+
+struct EngineOptions {
+  std::string
+      device;  // "", "cpu", "vulkan", "vulkan:1", "lavapipe"; empty: OA_DEVICE, else the best
+  device::DeviceOptions device_options;
+  bool check_indices = true;  // an out-of-range index raises an error at the next synchronisation
+  bool fuse = true;           // false: one kernel per op, to compare with
+  bool profile = false;       // time every kernel
+  bool guard_bands = false;   // surround values with a pattern that check_guards() verifies
+  u64 seed = 0;               // of the engine's stream of seeds, for calls that give none
+};
+
+struct KernelProfile {
+  std::string label;
+  u64 count = 0;
+  f64 seconds = 0;
+};
+
+struct MemoryUse {
+  device::MemoryReport device;
+  u64 values_bytes = 0;  // held by values
+  u64 kept_bytes = 0;    // free, kept for the next values
+  u64 arena_bytes = 0;   // temporaries of programs
+};
+
+struct EngineCounters {
+  u64 flushes = 0;
+  u64 programs_compiled = 0;
+  u64 cache_hits = 0;
+  u64 dispatches = 0;
+};
+
+// A point in the engine's order of work.
+class Event {
+ public:
+  Event() = default;
+  bool is_complete() const;
+  // Waits; raises what went wrong on the device up to this point.
+  void wait() const;
+  // Seconds on the device of a timed submission; waits. FailedPrecondition if it was not timed.
+  f64 device_duration() const;
+  bool operator==(const Event& other) const = default;
+
+ private:
+  friend class EngineCore;
+  Ref<graph::Recorder> core_;  // an EngineCore
+  device::Ticket ticket_ = 0;
+  bool timed_ = false;
+};
+
+// A captured graph, ready to be submitted many times. Inputs and results keep their memory.
+class ExecutionPlan {
+ public:
+  ExecutionPlan() = default;
+  const std::array<graph::StageRecord, graph::kStageCount>& stages() const;
+  u32 dispatch_count() const;
+
+ private:
+  friend class EngineCore;
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+class Engine {
+ public:
+  // Opens a device. Throws NoSuitableDevice with what exists when the name fits none.
+  static Engine open(const EngineOptions& options = {});
+  Engine(Engine&&) noexcept = default;
+  Engine& operator=(Engine&&) noexcept;
+  ~Engine();
+
+  const device::DeviceInfo& device_info() const;
+  const kernel::Target& target() const;
+
+  void flush();              // submits pending work, does not wait
+  Event checkpoint();        // flush, and the point after it
+  Event checkpoint_timed();  // FailedPrecondition when nothing is pending
+  void wait();               // flush and wait for everything
+
+  // Records what `fn` does into a plan of its own instead of running it. The values that fn returns
+  // are the plan's results: after each submit they hold that run's elements.
+  ExecutionPlan capture(const std::function<std::vector<Matrix>()>& fn);
+  Event submit(const ExecutionPlan& plan);
+
+  std::vector<KernelProfile> profile() const;  // longest first; EngineOptions::profile
+  MemoryUse memory() const;
+  EngineCounters counters() const;
+  void check_guards();  // throws Internal if a kernel wrote beside a value
+
+  // The next seed of the engine's stream; consumed by calls without a seed.
+  u64 next_seed();
+
+  // Ends the engine: pending work is dropped, later use of its values is an error.
+  void close();
+
+  EngineCore& core() const;
+
+ private:
+  explicit Engine(Ref<graph::Recorder> core) : core_(std::move(core)) {}
+  Ref<graph::Recorder> core_;  // an EngineCore
+};
+
+}  // namespace oa

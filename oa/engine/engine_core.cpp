@@ -1,0 +1,396 @@
+#include "oa/engine/engine_core.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "oa/matrix/matrix.h"
+
+namespace oa {
+
+using graph::Graph;
+using graph::Program;
+using graph::StorageRef;
+using graph::TensorRef;
+
+namespace {
+
+constexpr u64 kGuard = 256;
+constexpr u8 kGuardByte = 0xa5;
+
+}  // namespace
+
+EngineCore::EngineCore(std::unique_ptr<device::Device> device, const EngineOptions& options)
+    : options_(options),
+      device_(std::move(device)),
+      pool_(*device_),
+      graph_(std::make_unique<Graph>(*this)),
+      seed_state_(options.seed) {
+  status_ = device_->allocate(256);
+  const u32 zeros[64] = {};
+  device_->write(status_, 0, zeros, sizeof zeros);
+}
+
+EngineCore::~EngineCore() {
+  if (arena_.bytes > 0) device_->release(arena_);
+  device_->release(status_);
+}
+
+void EngineCore::check_open(std::string_view op) {
+  if (closed_) {
+    fail(ErrorKind::FailedPrecondition, op,
+         "the engine of the operands is closed, expected an open one");
+  }
+}
+
+void EngineCore::close() {
+  if (closed_) return;
+  closed_ = true;
+  // Pending values hold the engine, so dropping them breaks the circle.
+  auto dropped = std::move(graph_);
+  graph_ = std::make_unique<Graph>(*this);
+}
+
+u64 EngineCore::next_seed() {
+  // SplitMix64: any state, zero included, is a good one.
+  u64 z = (seed_state_ += 0x9e3779b97f4a7c15ull);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+  return z ^ (z >> 31);
+}
+
+// --- Memory -------------------------------------------------------------------------------------
+
+StorageRef EngineCore::allocate(u64 bytes) {
+  const u64 guard = options_.guard_bands ? kGuard : 0;
+  const device::Memory memory = pool_.take(std::max<u64>(bytes, 1) + 2 * guard);
+  values_bytes_ += memory.bytes;
+  // The storage keeps the engine's memory alive for as long as it is held.
+  Ref<EngineCore> self(this);
+  StorageRef storage(new graph::Storage(memory, guard, bytes, [self, memory]() mutable {
+    self->values_bytes_ -= memory.bytes;
+    self->guarded_.erase(memory.address);
+    self->pool_.give(memory);
+  }));
+  if (guard > 0) {
+    const std::vector<u8> pattern(memory.bytes, kGuardByte);
+    device_->write(memory, 0, pattern.data(), pattern.size());
+    guarded_[memory.address] = {memory, bytes};
+  }
+  return storage;
+}
+
+void EngineCore::check_guards() {
+  wait();
+  for (const auto& [address, guarded] : guarded_) {
+    const auto& [memory, size] = guarded;
+    std::vector<u8> bytes(memory.bytes);
+    device_->read(memory, 0, bytes.data(), bytes.size());
+    for (u64 i = 0; i < bytes.size(); ++i) {
+      if (bytes[i] == kGuardByte || (i >= kGuard && i < kGuard + size)) continue;
+      fail(ErrorKind::Internal, "guard bands", "a kernel wrote {} bytes {} a value of {} bytes",
+           i < kGuard ? kGuard - i : i - kGuard - size + 1, i < kGuard ? "before" : "past", size);
+    }
+  }
+}
+
+TensorRef EngineCore::upload(std::string_view op, const graph::Spec& spec, const void* data) {
+  check_open(op);
+  const u64 bytes = static_cast<u64>(spec.shape.elements()) * size_bytes(spec.dtype);
+  StorageRef storage = allocate(bytes);
+  if (bytes > 0) device_->write(storage->memory(), storage->offset(), data, bytes);
+  TensorRef tensor(new graph::Tensor(*this, spec));
+  tensor->bind_storage(std::move(storage));
+  return tensor;
+}
+
+void EngineCore::overwrite(std::string_view op, const TensorRef& tensor, const void* data,
+                           u64 bytes) {
+  check_open(op);
+  if (capturing_)
+    fail(ErrorKind::FailedPrecondition, op, "elements cannot be replaced during a capture");
+  flush();  // what is recorded reads the old elements
+  OA_CHECK(tensor->storage() && tensor->storage()->bytes() == bytes);
+  if (bytes > 0)
+    device_->write(tensor->storage()->memory(), tensor->storage()->offset(), data, bytes);
+}
+
+void EngineCore::read(std::string_view op, const TensorRef& tensor, void* data, u64 bytes) {
+  check_open(op);
+  if (tensor->pending()) {
+    if (capturing_) {
+      fail(ErrorKind::FailedPrecondition, op,
+           "a value of a capture has no elements before submit()");
+    }
+    flush();
+  }
+  if (!tensor->storage()) {
+    fail(ErrorKind::FailedPrecondition, op,
+         "the value was never computed because its batch failed or its capture ended");
+  }
+  OA_CHECK(tensor->storage()->bytes() >= bytes);
+  if (bytes > 0)
+    device_->read(tensor->storage()->memory(), tensor->storage()->offset(), data, bytes);
+  raise_bad_index();
+}
+
+bool EngineCore::try_read(std::string_view op, const TensorRef& tensor, void* data, u64 bytes) {
+  check_open(op);
+  if (tensor->pending() || !device_->is_complete(last_ticket_)) return false;
+  read(op, tensor, data, bytes);
+  return true;
+}
+
+// --- Running ------------------------------------------------------------------------------------
+
+void EngineCore::reserve_arena(u64 bytes) {
+  if (bytes <= arena_.bytes) return;
+  if (arena_.bytes > 0) device_->release(arena_);
+  arena_ = {};
+  arena_ = device_->allocate(bytes + bytes / 4);
+}
+
+void EngineCore::assign_check_codes(const std::shared_ptr<Program>& program) {
+  if (program->checks().empty() || first_code_.contains(program.get())) return;
+  first_code_[program.get()] = next_code_;
+  check_codes_[next_code_] = program;
+  next_code_ += program->checks().size() + 1;
+}
+
+std::shared_ptr<Program> EngineCore::program_of(const Graph& graph, bool capture) {
+  const Hash128 key = graph.structure();
+  if (!capture) {
+    if (auto it = programs_.find(key); it != programs_.end()) {
+      ++counters_.cache_hits;
+      return it->second;
+    }
+  }
+  auto program = graph::compile(graph, *device_, {.capture = capture, .fuse = options_.fuse});
+  ++counters_.programs_compiled;
+  if (!capture) programs_[key] = program;
+  assign_check_codes(program);
+  return program;
+}
+
+void EngineCore::submit_list(const Program& program, const device::CommandList& list, bool timed) {
+  const bool profile = options_.profile;
+  last_ticket_ = device_->submit(list, timed || profile);
+  last_timed_ = timed || profile;
+  counters_.dispatches += list.dispatches.size();
+  status_used_ = status_used_ || !program.checks().empty();
+  if (!profile) return;
+  const std::vector<f64> seconds = device_->durations(last_ticket_);
+  for (size_t i = 0; i < seconds.size(); ++i) {
+    KernelProfile& p = profile_[program.steps()[i].label];
+    p.label = program.steps()[i].label;
+    ++p.count;
+    p.seconds += seconds[i];
+  }
+}
+
+void EngineCore::flush(bool timed) {
+  if (capturing_ || graph_->empty()) return;
+  // The graph leaves first: if anything below throws, its values are lost but the engine is whole.
+  const std::unique_ptr<Graph> batch = std::move(graph_);
+  graph_ = std::make_unique<Graph>(*this);
+  ++counters_.flushes;
+  run(*batch, timed);
+}
+
+void EngineCore::run(Graph& batch, bool timed) {
+  const std::shared_ptr<Program> program = program_of(batch, false);
+  leaf_addresses_.clear();
+  for (const graph::Leaf& leaf : batch.leaves)
+    leaf_addresses_.push_back(leaf.tensor->storage()->address());
+  std::vector<StorageRef> storages;
+  storage_addresses_.clear();
+  for (u64 bytes : program->storage_bytes()) {
+    storages.push_back(allocate(bytes));
+    storage_addresses_.push_back(storages.back()->address());
+  }
+  reserve_arena(program->arena_bytes());
+  const auto code = first_code_.find(program.get());
+  program->fill({.leaves = leaf_addresses_,
+                 .storages = storage_addresses_,
+                 .arena = arena_.address,
+                 .scalars = batch.scalars,
+                 .status = status_.address,
+                 .check_code = code == first_code_.end() ? 0 : code->second},
+                list_);
+  submit_list(*program, list_, timed);
+  // Values that users hold are ready now, in the order of the device's work.
+  u32 next = 0;
+  for (graph::Node& node : batch.nodes) {
+    const bool in_storage =
+        node.op->info.kind == graph::OpKind::Effect && node.target != graph::kNoNode;
+    for (graph::Output& out : node.outputs) {
+      if (!out.holder) continue;
+      graph::Tensor* holder = out.holder;
+      if (in_storage) {
+        holder->bind_storage(holder->storage());
+        continue;
+      }
+      const Program::Result& r = program->results()[next++];
+      holder->bind_storage(r.shares_leaf ? batch.leaves[r.storage].tensor->storage()
+                                         : storages[r.storage]);
+    }
+  }
+}
+
+Event EngineCore::last_event() const {
+  Event e;
+  e.core_ = Ref<graph::Recorder>(const_cast<EngineCore*>(this));
+  e.ticket_ = last_ticket_;
+  e.timed_ = last_timed_;
+  return e;
+}
+
+void EngineCore::wait() {
+  flush();
+  wait(last_ticket_);
+}
+
+void EngineCore::wait(device::Ticket ticket) {
+  device_->wait(ticket);
+  raise_bad_index();
+}
+
+void EngineCore::raise_bad_index() {
+  if (!status_used_) return;
+  status_used_ = false;
+  u32 words[3];
+  device_->read(status_, 0, words, sizeof words);
+  if (words[0] == 0) return;
+  const u32 zeros[3] = {};
+  device_->write(status_, 0, zeros, sizeof zeros);
+  auto it = check_codes_.upper_bound(words[0] - 1);
+  OA_CHECK(it != check_codes_.begin());
+  --it;
+  const Program::Check& check = it->second->checks()[words[0] - 1 - it->first];
+  fail(ErrorKind::OutOfRange, check.op, "index out of range at row {}, got {}, expected 0 to {}",
+       words[1], static_cast<i32>(words[2]), check.limit - 1);
+}
+
+// --- Capture ------------------------------------------------------------------------------------
+
+struct ExecutionPlan::State {
+  std::unique_ptr<Graph> graph;  // keeps the leaves alive
+  std::shared_ptr<Program> program;
+  std::vector<StorageRef> storages;
+  std::vector<TensorRef> results;
+  device::Memory arena;
+  Ref<EngineCore> core;
+  device::CommandList list;
+  std::unique_ptr<device::Recorded> recorded;
+  ~State() {
+    recorded.reset();
+    if (arena.bytes > 0) core->device().release(arena);
+  }
+};
+
+const std::array<graph::StageRecord, graph::kStageCount>& ExecutionPlan::stages() const {
+  return state_->program->stages();
+}
+u32 ExecutionPlan::dispatch_count() const {
+  return static_cast<u32>(state_->program->steps().size());
+}
+
+ExecutionPlan EngineCore::capture(const std::function<std::vector<Matrix>()>& fn) {
+  check_open("capture");
+  if (capturing_) {
+    fail(ErrorKind::FailedPrecondition, "capture",
+         "a capture is under way, expected no nested capture");
+  }
+  flush();
+  auto pending = std::move(graph_);
+  graph_ = std::make_unique<Graph>(*this);
+  capturing_ = true;
+  std::vector<Matrix> results;
+  std::unique_ptr<Graph> captured;
+  try {
+    results = fn();
+    captured = std::move(graph_);
+  } catch (...) {
+    graph_ = std::move(pending);
+    capturing_ = false;
+    throw;
+  }
+  graph_ = std::move(pending);
+  capturing_ = false;
+
+  auto state = std::make_shared<ExecutionPlan::State>();
+  state->core = Ref(this);
+  state->program = program_of(*captured, true);
+  const Program& program = *state->program;
+  for (u64 bytes : program.storage_bytes()) state->storages.push_back(allocate(bytes));
+  if (program.arena_bytes() > 0) state->arena = device_->allocate(program.arena_bytes());
+  std::vector<u64> leaves, storages;
+  for (const graph::Leaf& leaf : captured->leaves)
+    leaves.push_back(leaf.tensor->storage()->address());
+  for (const StorageRef& s : state->storages) storages.push_back(s->address());
+  const auto code = first_code_.find(&program);
+  program.fill({.leaves = leaves,
+                .storages = storages,
+                .arena = state->arena.address,
+                .scalars = captured->scalars,
+                .status = status_.address,
+                .check_code = code == first_code_.end() ? 0 : code->second},
+               state->list);
+  state->recorded = device_->record(state->list);
+  u32 next = 0;
+  for (graph::Node& node : captured->nodes) {
+    const bool in_storage =
+        node.op->info.kind == graph::OpKind::Effect && node.target != graph::kNoNode;
+    for (graph::Output& out : node.outputs) {
+      if (!out.holder) continue;
+      graph::Tensor* holder = out.holder;
+      if (in_storage) {
+        holder->bind_storage(holder->storage());
+        continue;
+      }
+      const Program::Result& r = program.results()[next++];
+      holder->bind_storage(r.shares_leaf ? captured->leaves[r.storage].tensor->storage()
+                                         : state->storages[r.storage]);
+    }
+  }
+  for (const Matrix& m : results) state->results.push_back(m.tensor());
+  state->graph = std::move(captured);
+  ExecutionPlan plan;
+  plan.state_ = std::move(state);
+  return plan;
+}
+
+Event EngineCore::submit(const ExecutionPlan& plan) {
+  check_open("submit");
+  if (!plan.state_ || plan.state_->core.get() != this) {
+    invalid("submit", "the plan belongs to another engine, expected one captured by this engine");
+  }
+  flush();
+  if (options_.profile) {
+    submit_list(*plan.state_->program, plan.state_->list, false);
+  } else {
+    last_ticket_ = device_->submit(*plan.state_->recorded);
+    last_timed_ = false;
+    counters_.dispatches += plan.state_->list.dispatches.size();
+    status_used_ = status_used_ || !plan.state_->program->checks().empty();
+  }
+  return last_event();
+}
+
+// --- Reports ------------------------------------------------------------------------------------
+
+std::vector<KernelProfile> EngineCore::profile() const {
+  std::vector<KernelProfile> list;
+  for (const auto& [label, p] : profile_) list.push_back(p);
+  std::sort(list.begin(), list.end(),
+            [](const KernelProfile& a, const KernelProfile& b) { return a.seconds > b.seconds; });
+  return list;
+}
+
+MemoryUse EngineCore::memory() const {
+  return {.device = device_->memory_report(),
+          .values_bytes = values_bytes_,
+          .kept_bytes = pool_.kept_bytes(),
+          .arena_bytes = arena_.bytes};
+}
+
+}  // namespace oa

@@ -1,0 +1,85 @@
+// The engine's inside, for the code that makes and reads values. Users see Engine.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <unordered_map>
+
+#include "oa/engine/engine.h"
+#include "oa/engine/memory_pool.h"
+#include "oa/graph/program.h"
+
+namespace oa {
+
+class EngineCore final : public graph::Recorder {
+ public:
+  EngineCore(std::unique_ptr<device::Device> device, const EngineOptions& options);
+  ~EngineCore() override;
+
+  graph::Graph& graph() override { return *graph_; }
+  void check_open(std::string_view op) override;
+
+  device::Device& device() { return *device_; }
+  const EngineOptions& options() const { return options_; }
+
+  // Memory for the elements of a value; uninitialised.
+  graph::StorageRef allocate(u64 bytes);
+  // A ready value with the given elements.
+  graph::TensorRef upload(std::string_view op, const graph::Spec& spec, const void* data);
+  // Replaces the elements of a ready value in place.
+  void overwrite(std::string_view op, const graph::TensorRef& tensor, const void* data, u64 bytes);
+  // The elements of a value: flushes what it needs, waits, copies.
+  void read(std::string_view op, const graph::TensorRef& tensor, void* data, u64 bytes);
+  // False if that would have to wait.
+  bool try_read(std::string_view op, const graph::TensorRef& tensor, void* data, u64 bytes);
+
+  void flush(bool timed = false);
+  Event last_event() const;
+  void wait();
+  void wait(device::Ticket ticket);
+  void close();
+  bool capturing() const { return capturing_; }
+
+  ExecutionPlan capture(const std::function<std::vector<Matrix>()>& fn);
+  Event submit(const ExecutionPlan& plan);
+
+  std::vector<KernelProfile> profile() const;
+  MemoryUse memory() const;
+  const EngineCounters& counters() const { return counters_; }
+  void check_guards();
+  u64 next_seed();
+
+ private:
+  friend class Engine;
+  std::shared_ptr<graph::Program> program_of(const graph::Graph& graph, bool capture);
+  void run(graph::Graph& graph, bool timed);
+  void reserve_arena(u64 bytes);
+  void submit_list(const graph::Program& program, const device::CommandList& list, bool timed);
+  void raise_bad_index();
+  void assign_check_codes(const std::shared_ptr<graph::Program>& program);
+
+  EngineOptions options_;
+  std::unique_ptr<device::Device> device_;
+  MemoryPool pool_;
+  std::unique_ptr<graph::Graph> graph_;
+  std::unordered_map<Hash128, std::shared_ptr<graph::Program>> programs_;
+  std::map<u64, std::shared_ptr<graph::Program>> check_codes_;  // by first code
+  std::unordered_map<const graph::Program*, u64> first_code_;
+  u64 next_code_ = 0;
+  device::Memory arena_;
+  device::Memory status_;
+  bool status_used_ = false;
+  device::CommandList list_;  // kept between runs for its memory
+  std::vector<u64> leaf_addresses_, storage_addresses_;
+  device::Ticket last_ticket_ = 0;
+  bool last_timed_ = false;
+  bool closed_ = false;
+  bool capturing_ = false;
+  u64 values_bytes_ = 0;
+  std::map<u64, std::pair<device::Memory, u64>> guarded_;  // by address: block, bytes of the value
+  EngineCounters counters_;
+  std::map<std::string, KernelProfile> profile_;
+  u64 seed_state_ = 0;
+};
+
+}  // namespace oa

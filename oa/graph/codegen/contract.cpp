@@ -1,0 +1,233 @@
+// Contractions with their epilogues: C[b.., m, n] = sum over k of A[b.., m, k] B[b.., k, n].
+//
+// Operands are read through index maps, so transposed, broadcast and sliced operands need no copy.
+// Here is what all kernels share, and the general kernel: a gang of lanes along n computes a few
+// rows of C.
+#include "oa/graph/codegen/contract.h"
+
+#include <algorithm>
+
+#include "oa/graph/lower.h"
+
+namespace oa::graph {
+
+using kernel::Buffer;
+using kernel::Value;
+
+namespace {
+
+constexpr u32 kRow = 0, kColumn = 1, kDepth = 2;
+constexpr u32 kGeneralRows = 4;  // rows of C per workgroup of the general kernel
+
+}  // namespace
+
+ContractNest::ContractNest(const LowerInput& in)
+    : in_(in), evaluator_(in.graph, [&](Operand o) { return in.is_stored(o) && !member(o); }) {
+  product_ = *std::find_if(in.group.nodes.begin(), in.group.nodes.end(), [&](u32 n) {
+    return in.graph.nodes[n].op->info.kind == OpKind::Contraction;
+  });
+  const Node& node = in.graph.nodes[product_];
+  const Spec* specs[2] = {&in.graph.spec(node.inputs[0]), &in.graph.spec(node.inputs[1])};
+  const Infer infer(node.op->name(), specs);
+  spec_ = node.op->contract(infer, node.attr());
+  const Shape& a = specs[0]->shape;
+  k_ = spec_.transpose_a ? a[a.rank() - 2] : a[a.rank() - 1];
+  const DType out = node.outputs[0].spec.dtype;
+  acc_ = is_float(out) && out != DType::F64 ? kernel::Scalar::F32 : value_scalar(out);
+  // Domain: the axes of C, then k.
+  Shape domain = in.group.domain;
+  domain.push_back(std::max<i64>(k_, 1));
+  std::vector<u32> roles(domain.rank(), kRow);
+  roles[domain.rank() - 2] = kColumn;
+  roles[domain.rank() - 1] = kDepth;
+  evaluator_.set_bound({{product_, 0}});
+  nest_ = make_nest(evaluator_, in.target, domain, roles, [&](Point& p) {
+    operand(0, p);
+    operand(1, p);
+    epilogue(p, kernel::constant(acc_, 1));
+  });
+  for (size_t i = 0; i < nest_.extent.size(); ++i) {
+    const u32 role = nest_.loop_role[i];
+    (role == kRow ? row_loops_ : role == kColumn ? column_loops_ : depth_loops_).push_back(i);
+    if (role == kRow) rows_ *= nest_.extent[i];
+    if (role == kColumn) columns_ *= nest_.extent[i];
+  }
+}
+
+bool ContractNest::member(Operand o) const {
+  return !o.is_leaf() && std::binary_search(in_.group.nodes.begin(), in_.group.nodes.end(), o.node);
+}
+
+AffineMap ContractNest::domain_map() const {
+  Shape coarse = in_.group.domain;
+  coarse.push_back(std::max<i64>(k_, 1));
+  std::vector<u32> axes(evaluator_.domain().rank());
+  for (u32 i = 0; i < axes.size(); ++i) axes[i] = i;
+  return output_map(coarse, evaluator_.domain(), axes);
+}
+
+AffineMap ContractNest::operand_map(u32 i) const {
+  const Shape& shape = in_.graph.spec(in_.graph.nodes[product_].inputs[i]).shape;
+  const AffineMap all = domain_map();
+  const u32 rank = in_.group.domain.rank();
+  const AffineExpr &m = all.axes[rank - 2], &n = all.axes[rank - 1], &k = all.axes[rank];
+  AffineMap map;
+  const u32 batch = shape.rank() - 2;
+  for (u32 b = 0; b < batch; ++b) {
+    const bool repeats = shape[b] == 1;
+    map.axes.push_back(repeats ? AffineMap::constant(0, evaluator_.domain().rank())
+                               : all.axes[rank - 2 - batch + b]);
+  }
+  const bool swap = i == 0 ? spec_.transpose_a : spec_.transpose_b;
+  const AffineExpr& first = i == 0 ? m : k;
+  const AffineExpr& second = i == 0 ? k : n;
+  map.axes.push_back(swap ? second : first);
+  map.axes.push_back(swap ? first : second);
+  return map;
+}
+
+std::optional<i64> ContractNest::stride(u32 i, Axis axis) const {
+  // The operand's one load is found among the needs by its buffer.
+  const Operand base = resolve_reshapes(in_.graph, in_.graph.nodes[product_].inputs[i]);
+  const auto& loops = axis == Axis::Row      ? row_loops_
+                      : axis == Axis::Column ? column_loops_
+                                             : depth_loops_;
+  Operand o = base;
+  while (!o.is_leaf() && !in_.is_stored(o)) {
+    if (in_.graph.nodes[o.node].op->info.kind != OpKind::Movement) return std::nullopt;
+    o = in_.graph.nodes[o.node].inputs[0];
+  }
+  std::optional<i64> result;
+  for (const auto& [from, position] : nest_.needs.loads) {
+    if (from != o) continue;
+    if (!position || result) return result;  // read in several ways: the first is the operand
+    const AffineExpr over = evaluator_.over_loops(*position);
+    result = over.coef[loops.back()];
+  }
+  return result;
+}
+
+Launch ContractNest::make_launch() const {
+  Launch launch;
+  launch.label = group_label(in_.graph, in_.group);
+  launch.flops = 2.0 * static_cast<f64>(rows_) * static_cast<f64>(columns_) * static_cast<f64>(k_);
+  add_need_args(in_, nest_.needs, launch);
+  for (Operand o : in_.group.outputs) launch.args.push_back(ArgRef::value(o, true));
+  return launch;
+}
+
+void ContractNest::declare() {
+  evaluator_.declare(nest_.needs, nest_.index_type);
+  outputs_.clear();
+  for (Operand o : in_.group.outputs) {
+    outputs_.push_back(kernel::param_buffer(element_scalar(in_.graph.spec(o).dtype)));
+  }
+}
+
+void ContractNest::set(const std::vector<size_t>& loops, const Value& flat,
+                       std::vector<Value>& coords) const {
+  Value rest = flat;
+  for (size_t k = loops.size(); k-- > 0;) {
+    const i64 extent = nest_.extent[loops[k]];
+    coords[loops[k]] = k == 0 ? rest : rest % index(extent);
+    if (k > 0) rest = rest / index(extent);
+  }
+}
+
+Point ContractNest::point(const Value& row, const Value& column, const Value& depth) const {
+  Point p;
+  p.coords.resize(nest_.extent.size());
+  set(row_loops_, row, p.coords);
+  set(column_loops_, column, p.coords);
+  set(depth_loops_, depth, p.coords);
+  return p;
+}
+
+Value ContractNest::operand(u32 i, Point& p) {
+  return kernel::cast(evaluator_.value(in_.graph.nodes[product_].inputs[i], operand_map(i), p),
+                      acc_);
+}
+
+std::vector<Value> ContractNest::epilogue(Point& p, const Value& product) {
+  const AffineMap all = domain_map();
+  const AffineMap c_map{{all.axes.begin(), all.axes.end() - 1}};
+  const DType dtype = in_.graph.nodes[product_].outputs[0].spec.dtype;
+  evaluator_.bind({product_, 0}, c_map, p, kernel::cast(product, value_scalar(dtype)));
+  const AffineExpr flat = c_map.flatten(in_.group.domain, evaluator_.domain().rank());
+  std::vector<Value> values;
+  for (Operand o : in_.group.outputs) {
+    const auto map = unflatten(flat, in_.graph.spec(o).shape, evaluator_.domain());
+    if (!map) throw NotFusible{o};
+    values.push_back(evaluator_.value(o, *map, p));
+  }
+  position_ = evaluator_.affine(flat, p);
+  return values;
+}
+
+void ContractNest::store(Point& p, const Value& product) {
+  const std::vector<Value> values = epilogue(p, product);
+  for (size_t o = 0; o < values.size(); ++o) outputs_[o].store(position_, values[o]);
+}
+
+Value ContractNest::multiply_add(const Value& a, const Value& b, const Value& sum) const {
+  return kernel::is_float(acc_) ? kernel::fma(a, b, sum) : a * b + sum;
+}
+
+// --- The general kernel -------------------------------------------------------------------------
+
+namespace {
+
+void lower_general(ContractNest& c, Launches& out) {
+  const kernel::Target& target = c.in().target;
+  const u32 width = target.is_cpu() ? target.width : std::min(64u, target.width);
+  const i64 blocks = ceil_div(c.columns(), width);
+  Launch launch = c.make_launch();
+  launch.groups = group_count(c.in(), ceil_div(c.rows(), kGeneralRows) * blocks);
+  launch.kernel = kernel::trace("contract", target, width, [&] {
+    c.declare();
+    const Value group = c.as_index(kernel::group());
+    const Value first = group / c.index(blocks) * c.index(kGeneralRows);
+    const Value column = group % c.index(blocks) * c.index(width) + c.as_index(kernel::lane());
+    const auto tile = [&] {
+      std::vector<Value> rows;
+      std::vector<kernel::VarValue> acc;
+      for (u32 i = 0; i < kGeneralRows; ++i) {
+        Value r = first + c.index(i);
+        // A row past the end repeats the last one, and stores the same values there.
+        if (c.rows() % kGeneralRows != 0) r = kernel::min(r, c.index(c.rows() - 1));
+        rows.push_back(r);
+        acc.emplace_back(kernel::literal(c.accumulator(), 0));
+      }
+      kernel::For(c.index(0), c.index(c.depth()), c.index(1), [&](const Value& k) {
+        Point b_point = c.point(rows[0], column, k);
+        const Value shared_b = c.operand(1, b_point);
+        for (u32 i = 0; i < kGeneralRows; ++i) {
+          Point p = c.point(rows[i], column, k);
+          const Value a = c.operand(0, p);
+          // B differs between rows only where rows run over batches too.
+          const Value b = c.in().group.domain.rank() == 2 ? shared_b : c.operand(1, p);
+          acc[i].set(c.multiply_add(a, b, acc[i].get()));
+        }
+      });
+      for (u32 i = 0; i < kGeneralRows; ++i) {
+        Point p = c.point(rows[i], column, c.index(0));
+        c.store(p, acc[i].get());
+      }
+    };
+    if (c.columns() % width == 0) {
+      tile();
+    } else {
+      kernel::If(kernel::Bool(column < c.index(c.columns())), tile);
+    }
+  });
+  out.list.push_back(std::move(launch));
+}
+
+}  // namespace
+
+void lower_contract(const LowerInput& in, Launches& out) {
+  ContractNest c(in);
+  lower_general(c, out);
+}
+
+}  // namespace oa::graph

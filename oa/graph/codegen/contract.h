@@ -1,0 +1,62 @@
+// What every kernel of a contraction shares: the loop nest over [batch.., m, n, k], operands and
+// epilogue as functions of a point of it.
+#pragma once
+
+#include "oa/graph/codegen/loops.h"
+
+namespace oa::graph {
+
+class ContractNest {
+ public:
+  explicit ContractNest(const LowerInput& in);
+
+  // Number of values of [batch.., m], n and k.
+  i64 rows() const { return rows_; }
+  i64 columns() const { return columns_; }
+  i64 depth() const { return k_; }
+  kernel::Scalar accumulator() const { return acc_; }  // F32, F64 or an integer
+  const Nest& nest() const { return nest_; }
+  const LowerInput& in() const { return in_; }
+
+  // Distance in elements between neighbours of operand `i` along n (for B), m (for A) or k; nothing
+  // if the operand is computed from more than one load.
+  enum class Axis : u8 { Row, Column, Depth };
+  std::optional<i64> stride(u32 i, Axis axis) const;
+
+  // A launch with the parameters that declare() makes, in order; append more after them.
+  Launch make_launch() const;
+  void declare();  // in a traced kernel: parameters of operands, epilogue and outputs
+
+  kernel::Value index(i64 x) const { return kernel::constant_int(nest_.index_type, x); }
+  kernel::Value as_index(const kernel::Value& v) const { return kernel::cast(v, nest_.index_type); }
+  Point point(const kernel::Value& row, const kernel::Value& column,
+              const kernel::Value& depth) const;
+
+  // One element of operand `i` in the accumulator's type.
+  kernel::Value operand(u32 i, Point& p);
+  // Stores the group's outputs at the point, given the product there.
+  void store(Point& p, const kernel::Value& product);
+  kernel::Value multiply_add(const kernel::Value& a, const kernel::Value& b,
+                             const kernel::Value& sum) const;
+
+ private:
+  bool member(Operand o) const;
+  AffineMap domain_map() const;
+  AffineMap operand_map(u32 i) const;
+  std::vector<kernel::Value> epilogue(Point& p, const kernel::Value& product);
+  void set(const std::vector<size_t>& loops, const kernel::Value& flat,
+           std::vector<kernel::Value>& coords) const;
+
+  const LowerInput& in_;
+  Evaluator evaluator_;
+  u32 product_ = 0;
+  ContractSpec spec_;
+  i64 rows_ = 1, columns_ = 1, k_ = 0;
+  kernel::Scalar acc_ = kernel::Scalar::F32;
+  Nest nest_;
+  std::vector<size_t> row_loops_, column_loops_, depth_loops_;
+  std::vector<kernel::Buffer> outputs_;
+  kernel::Value position_;
+};
+
+}  // namespace oa::graph

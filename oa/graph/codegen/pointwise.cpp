@@ -1,0 +1,226 @@
+// Kernels of pointwise groups: one loop nest, every output stored once.
+//
+// On the CPU a workgroup runs over a chunk of a row with uniform outer coordinates, gang after
+// gang; on a GPU each lane takes a pack of neighbouring positions.
+#include <algorithm>
+
+#include "oa/graph/codegen/loops.h"
+
+namespace oa::graph {
+namespace {
+
+using kernel::Buffer;
+using kernel::Value;
+
+constexpr i64 kChunk = 8192;  // positions per workgroup on the CPU, a few microseconds of work
+constexpr u64 kStreamingBytes = 24ull << 20;  // results that no cache keeps until they are read
+
+class PointwiseKernel {
+ public:
+  PointwiseKernel(const LowerInput& in)
+      : in_(in), evaluator_(in.graph, [&](Operand o) { return in.is_stored(o) && !own(o); }) {
+    for (Operand o : in.group.outputs) own_.push_back(o);
+    Shape domain = in.group.domain;
+    if (domain.rank() == 0) domain.push_back(1);
+    nest_ = make_nest(evaluator_, in.target, domain, std::vector<u32>(domain.rank(), 0),
+                      [&](Point& p) { evaluate_all(p); });
+  }
+
+  void lower(Launches& out) {
+    Launch launch;
+    launch.label = group_label(in_.graph, in_.group);
+    add_need_args(in_, nest_.needs, launch);
+    for (Operand o : own_) launch.args.push_back(ArgRef::value(o, true));
+    find_in_place(launch);
+    const i64 total = in_.group.domain.elements();
+    u64 written = 0;
+    for (Operand o : own_) written += static_cast<u64>(total) * size_bytes(in_.graph.spec(o).dtype);
+    streaming_ = in_.target.is_cpu() && written >= kStreamingBytes;
+    if (in_.target.is_cpu()) {
+      trace_cpu(launch, total);
+    } else {
+      trace_gpu(launch, total);
+    }
+    out.list.push_back(std::move(launch));
+  }
+
+ private:
+  bool own(Operand o) const { return std::find(own_.begin(), own_.end(), o) != own_.end(); }
+
+  std::vector<u32> all_axes() const {
+    std::vector<u32> axes(evaluator_.domain().rank());
+    for (u32 i = 0; i < axes.size(); ++i) axes[i] = i;
+    return axes;
+  }
+
+  AffineExpr position() const {
+    return AffineMap::identity(evaluator_.domain())
+        .flatten(evaluator_.domain(), evaluator_.domain().rank());
+  }
+
+  std::vector<Value> evaluate_all(Point& p) {
+    std::vector<Value> values;
+    for (Operand o : own_) {
+      values.push_back(evaluator_.value(
+          o, output_map(in_.graph.spec(o).shape, evaluator_.domain(), all_axes()), p));
+    }
+    evaluator_.affine(position(), p);
+    return values;
+  }
+
+  // An input read only at the position that is written may share its memory with an output.
+  void find_in_place(Launch& launch) const {
+    const AffineExpr here = position();
+    for (Operand operand : nest_.needs.buffers) {
+      bool only_here = in_.graph.spec(operand).shape.elements() == in_.group.domain.elements();
+      only_here = only_here && nest_.needs.only_at(operand, here);
+      if (only_here) launch.in_place.push_back(operand);
+    }
+  }
+
+  void declare() {
+    evaluator_.declare(nest_.needs, nest_.index_type);
+    outputs_.clear();
+    for (Operand o : own_) {
+      outputs_.push_back(kernel::param_buffer(element_scalar(in_.graph.spec(o).dtype)));
+    }
+  }
+
+  void store_point(Point& p) {
+    const std::vector<Value> values = evaluate_all(p);
+    const Value at = evaluator_.affine(position(), p);
+    for (size_t i = 0; i < own_.size(); ++i) {
+      if (streaming_) {
+        outputs_[i].store_streaming(at, values[i]);
+      } else {
+        outputs_[i].store(at, values[i]);
+      }
+    }
+  }
+
+  Value index(i64 x) const { return kernel::constant_int(nest_.index_type, x); }
+
+  void trace_cpu(Launch& launch, i64 total) {
+    const u32 width = in_.target.width;
+    // Inner loops: the last axis, and more of them while they are short.
+    size_t first = nest_.extent.size() - 1;
+    i64 row = nest_.extent[first];
+    while (first > 0 && row < 4 * width) row *= nest_.extent[--first];
+    const i64 rows = total / row;
+    const i64 pieces = ceil_div(row, kChunk);
+    const i64 rows_per_group = pieces > 1 ? 1 : std::max<i64>(1, kChunk / row);
+    const i64 groups = pieces > 1 ? rows * pieces : ceil_div(rows, rows_per_group);
+    launch.groups = group_count(in_, groups);
+    launch.kernel = kernel::trace("pointwise", in_.target, width, [&] {
+      declare();
+      const Value group = kernel::cast(kernel::group(), nest_.index_type);
+      if (pieces > 1) {
+        const Value r = group / index(pieces);
+        const Value begin = group % index(pieces) * index(kChunk);
+        const Value count =
+            row % kChunk == 0 ? index(kChunk) : kernel::min(index(kChunk), index(row) - begin);
+        span(first, r, begin, count, row % kChunk == 0 ? kChunk : 0, row % width != 0);
+      } else if (rows == 1) {
+        span(first, index(0), index(0), index(row), row, row % width != 0);
+      } else {
+        const Value begin = group * index(rows_per_group);
+        const Value end = rows % rows_per_group == 0
+                              ? begin + index(rows_per_group)
+                              : kernel::min(begin + index(rows_per_group), index(rows));
+        kernel::For(begin, end, index(1), [&](const Value& r) {
+          span(first, r, index(0), index(row), row, row % width != 0);
+        });
+      }
+    });
+  }
+
+  // Positions begin .. begin+count of the inner loops of outer row r, a gang at a time. `known` is
+  // the count where it is a constant, else 0.
+  void span(size_t first, const Value& r, const Value& begin, const Value& count, i64 known,
+            bool tail) {
+    const u32 width = kernel::width();
+    const Value lane = kernel::cast(kernel::lane(), nest_.index_type);
+    Point base;
+    base.coords.resize(nest_.extent.size());
+    if (first > 0) unflatten_loops(nest_, 0, first, r, base.coords);
+    auto gang = [&](const Value& start) {
+      Point p;
+      p.coords = base.coords;
+      unflatten_loops(nest_, first, nest_.extent.size(), start + lane, p.coords);
+      store_point(p);
+    };
+    const Value full = known ? index(known / width) : count / index(width);
+    if (known != 0 && known / width == 1) {
+      gang(begin);
+    } else if (known == 0 || known >= width) {
+      kernel::For(index(0), full, index(1),
+                  [&](const Value& it) { gang(begin + it * index(width)); });
+    }
+    if (tail) {
+      const Value done = full * index(width);
+      kernel::If(kernel::Bool(done + lane < count), [&] { gang(begin + done); });
+    }
+  }
+
+  void trace_gpu(Launch& launch, i64 total) {
+    const u32 width = in_.target.width;
+    u32 parts = 1;
+    const u32 widest = widest_element();
+    if (widest <= 4 && nest_.extent.back() % 4 == 0) parts = 4;
+    const i64 packs = total / parts;
+    launch.groups = group_count(in_, ceil_div(packs, width));
+    launch.kernel = kernel::trace("pointwise", in_.target, width, [&] {
+      declare();
+      const Value at = kernel::cast(kernel::group(), nest_.index_type) * index(width) +
+                       kernel::cast(kernel::lane(), nest_.index_type);
+      auto body = [&] {
+        std::vector<std::pair<std::pair<Operand, AffineExpr>, Value>> shared;
+        std::vector<std::vector<Value>> values(own_.size());
+        Value first_position;
+        std::vector<Value> coords(nest_.extent.size());
+        unflatten_loops(nest_, 0, nest_.extent.size(), at * index(parts), coords);
+        for (u32 part = 0; part < parts; ++part) {
+          Point p;
+          p.coords = coords;
+          if (part > 0) p.coords.back() = p.coords.back() + index(part);
+          p.part = part;
+          p.parts = parts;
+          p.shared = &shared;
+          const std::vector<Value> v = evaluate_all(p);
+          for (size_t i = 0; i < own_.size(); ++i) values[i].push_back(v[i]);
+        }
+        for (size_t i = 0; i < own_.size(); ++i) {
+          outputs_[i].store(at * index(parts), parts == 1 ? values[i][0] : kernel::vec(values[i]));
+        }
+      };
+      if (packs % width == 0) {
+        body();
+      } else {
+        kernel::If(kernel::Bool(at < index(packs)), body);
+      }
+    });
+  }
+
+  // Packs are for elements of four bytes and less; narrow ones load alone where the device asks.
+  u32 widest_element() const {
+    u32 widest = 0;
+    for (Operand o : own_) widest = std::max(widest, size_bytes(in_.graph.spec(o).dtype));
+    for (Operand o : nest_.needs.buffers) {
+      widest = std::max(widest, size_bytes(in_.graph.spec(o).dtype));
+    }
+    return widest;
+  }
+
+  const LowerInput& in_;
+  Evaluator evaluator_;
+  std::vector<Operand> own_;
+  std::vector<Buffer> outputs_;
+  bool streaming_ = false;
+  Nest nest_;
+};
+
+}  // namespace
+
+void lower_pointwise(const LowerInput& in, Launches& out) { PointwiseKernel(in).lower(out); }
+
+}  // namespace oa::graph

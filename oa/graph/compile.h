@@ -1,0 +1,127 @@
+// The compile pipeline: eleven stages from a recorded graph to a Program. Read compile.cpp for
+// their order; each stage is a file of passes/.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "oa/device/device.h"
+#include "oa/graph/plan.h"
+
+namespace oa::graph {
+
+class Program;
+
+enum class Stage : u8 {
+  SemanticValidation,
+  ReplaySafety,
+  Decomposition,
+  Fusion,
+  Placement,
+  Precision,
+  KernelSelection,
+  LoweringValidation,
+  MemoryPlanning,
+  SynchronizationPlanning,
+  CommandRecording,
+};
+inline constexpr u32 kStageCount = 11;
+std::string_view token(Stage stage);  // "semantic_validation", ...
+
+enum class StageState : u8 {
+  NotRun,
+  Inherited,  // nothing to do: the graph came in the form that the stage would give it
+  Analyzed,   // checked, changed nothing
+  Applied,    // changed the program
+  Failed,
+};
+std::string_view token(StageState state);
+
+// Evidence of one stage: what went in, what came out, and why.
+struct StageRecord {
+  Stage stage = Stage::SemanticValidation;
+  StageState state = StageState::NotRun;
+  u64 input_count = 0;
+  u64 output_count = 0;
+  std::string reason;
+  f64 seconds = 0;
+};
+
+struct CompileOptions {
+  bool capture = false;  // the program will be replayed: nothing that changes may be frozen into it
+  bool fuse = true;      // false: one kernel per op, for comparison in tests
+};
+
+// Where the bytes of a buffer live when the program runs.
+struct Place {
+  enum class Kind : u8 { Leaf, Result, Arena };
+  Kind kind = Kind::Arena;
+  u32 index = 0;   // leaf index or result index
+  u64 offset = 0;  // Arena
+};
+
+// One assignment into storage that users hold.
+struct Write {
+  Operand value;
+  u32 leaf;
+  bool in_place =
+      false;  // the value is computed in the leaf's memory; else copied there at the end
+};
+
+// A program under construction. Stages read and change it in order.
+struct Compilation {
+  Compilation(const Graph& graph, device::Device& target_device, CompileOptions opts)
+      : source(graph), device(target_device), options(opts), target(target_device.target()) {}
+
+  const Graph& source;
+  device::Device& device;
+  CompileOptions options;
+  const kernel::Target& target;
+
+  const Graph* graph = nullptr;      // what the later stages work on
+  std::unique_ptr<Graph> rewritten;  // Decomposition
+  std::vector<u32>
+      scalar_sources;            // of graph->scalars: index in source.scalars, or kNoNode: constant
+  std::vector<Operand> results;  // of `graph`: values that users hold, in order
+  std::vector<Write> writes;
+  std::vector<std::vector<bool>> stored;   // Fusion: [node][output] reaches memory
+  std::vector<Group> groups;               // Fusion, in execution order
+  Launches launches;                       // KernelSelection
+  std::vector<u32> launch_group;           // group of each launch
+  std::vector<std::vector<Place>> places;  // MemoryPlanning: [node][output]
+  std::vector<u64> temp_offsets;           // MemoryPlanning, in the arena
+  u64 arena_bytes = 0;
+  std::vector<bool> barriers;        // SynchronizationPlanning, per launch
+  std::shared_ptr<Program> program;  // CommandRecording
+
+  std::array<StageRecord, kStageCount> records;
+
+  // Operands that must reach memory and that no group reads from inside: found when a kernel
+  // generator refuses a group (NotFusible); fusion then starts over.
+  std::set<std::pair<u32, u32>> sealed;
+
+  // The operand whose memory holds the elements of `o`: reshapes of it share that memory.
+  Operand resolve(Operand o) const;
+};
+
+// Runs all stages. Throws oa::Error; the graph is not changed.
+std::shared_ptr<Program> compile(const Graph& graph, device::Device& device,
+                                 const CompileOptions& options);
+
+// The stages. Each fills its record's counts, state and reason.
+void semantic_validation(Compilation& c, StageRecord& record);
+void replay_safety(Compilation& c, StageRecord& record);
+void decomposition(Compilation& c, StageRecord& record);
+void fusion(Compilation& c, StageRecord& record);
+void placement(Compilation& c, StageRecord& record);
+void precision(Compilation& c, StageRecord& record);
+void kernel_selection(Compilation& c, StageRecord& record);
+void lowering_validation(Compilation& c, StageRecord& record);
+void memory_planning(Compilation& c, StageRecord& record);
+void synchronization_planning(Compilation& c, StageRecord& record);
+void command_recording(Compilation& c, StageRecord& record);
+
+}  // namespace oa::graph

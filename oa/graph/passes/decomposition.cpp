@@ -1,0 +1,190 @@
+// Stage 3. Rewrites the graph into the ops that kernels are made from: composite ops become their
+// definitions, assignments become a list of writes, equal pure nodes become one, and what nobody
+// needs goes. Stands before Fusion, which only knows pointwise ops, reductions, contractions and
+// kernels.
+#include <unordered_map>
+
+#include "oa/graph/compile.h"
+
+namespace oa::graph {
+namespace {
+
+// Ops of a definition record into the graph under construction.
+class RewriteRecorder final : public Recorder {
+ public:
+  Graph& graph() override { return *graph_; }
+  void check_open(std::string_view) override {}
+  void set(Graph* graph) { graph_ = graph; }
+
+ private:
+  Graph* graph_ = nullptr;
+};
+
+struct Rewritten : Graph {
+  explicit Rewritten(Ref<RewriteRecorder> r) : Graph(*r), owner(std::move(r)) { owner->set(this); }
+  Ref<RewriteRecorder> owner;
+};
+
+// Copies nodes into a new graph, one at a time, merging equal pure ones.
+class Rewriter {
+ public:
+  explicit Rewriter(const Graph& from)
+      : from_(from), to_(std::make_unique<Rewritten>(Ref(new RewriteRecorder))) {
+    to_->leaves = from.leaves;
+    map_.resize(from.nodes.size());
+  }
+
+  Operand mapped(Operand o) const { return o.is_leaf() ? o : map_[o.node][o.output]; }
+  void set(u32 node, std::vector<Operand> outputs) { map_[node] = std::move(outputs); }
+
+  void copy(u32 n, const std::vector<Scalar>& scalars) {
+    const Node& node = from_.nodes[n];
+    std::vector<Operand> inputs;
+    for (Operand in : node.inputs) inputs.push_back(mapped(in));
+    Hasher h;
+    h.add(reinterpret_cast<u64>(node.op));
+    node.attrs->hash(h);
+    for (const Scalar& s : scalars) {
+      h.add(s.source());
+      h.add(s.bits());
+    }
+    for (Operand in : inputs) h.add(static_cast<u64>(in.node) << 32 | in.output);
+    const Hash128 key = h.finish();
+    if (node.op->info.pure) {
+      if (auto it = seen_.find(key); it != seen_.end()) {
+        std::vector<Operand> outputs;
+        for (u32 i = 0; i < node.outputs.size(); ++i) outputs.push_back({it->second, i});
+        set(n, std::move(outputs));
+        return;
+      }
+    }
+    Node clone{.op = node.op, .attrs = node.attrs, .inputs = std::move(inputs)};
+    for (const Output& out : node.outputs) clone.outputs.push_back({out.spec, nullptr});
+    clone.first_scalar = static_cast<u32>(to_->scalars.size());
+    to_->scalars.insert(to_->scalars.end(), scalars.begin(), scalars.end());
+    const auto id = static_cast<u32>(to_->nodes.size());
+    to_->nodes.push_back(std::move(clone));
+    seen_[key] = id;
+    std::vector<Operand> outputs;
+    for (u32 i = 0; i < node.outputs.size(); ++i) outputs.push_back({id, i});
+    set(n, std::move(outputs));
+  }
+
+  Rewritten& to() { return *to_; }
+  std::unique_ptr<Rewritten> take() { return std::move(to_); }
+
+ private:
+  const Graph& from_;
+  std::unique_ptr<Rewritten> to_;
+  std::vector<std::vector<Operand>> map_;
+  std::unordered_map<Hash128, u32> seen_;
+};
+
+std::vector<Scalar> scalars_of(const Graph& graph, u32 n, bool name_sources) {
+  std::vector<Scalar> own;
+  graph.nodes[n].attrs->scalars(own);
+  for (u32 k = 0; k < own.size(); ++k) {
+    own[k] = graph.scalars[graph.nodes[n].first_scalar + k];
+    if (name_sources) own[k].set_source(graph.nodes[n].first_scalar + k);
+  }
+  return own;
+}
+
+std::vector<bool> live_nodes(const Graph& graph, const std::vector<Operand>& roots) {
+  std::vector<bool> live(graph.nodes.size());
+  for (Operand o : roots) {
+    if (!o.is_leaf()) live[o.node] = true;
+  }
+  for (size_t n = graph.nodes.size(); n-- > 0;) {
+    if (!live[n]) continue;
+    for (Operand in : graph.nodes[n].inputs) {
+      if (!in.is_leaf()) live[in.node] = true;
+    }
+  }
+  return live;
+}
+
+// Expands composites until none is left.
+std::unique_ptr<Rewritten> expand(const Graph& from, bool first, std::vector<Operand>& roots,
+                                  u64& expanded) {
+  Rewriter rewriter(from);
+  const std::vector<bool> live = live_nodes(from, roots);
+  for (u32 n = 0; n < from.nodes.size(); ++n) {
+    if (!live[n]) continue;
+    const Node& node = from.nodes[n];
+    if (node.op->info.kind == OpKind::Effect) {
+      rewriter.set(n, {rewriter.mapped(node.inputs[0])});
+      continue;
+    }
+    const std::vector<Scalar> scalars = scalars_of(from, n, first);
+    if (node.op->info.kind != OpKind::Composite) {
+      rewriter.copy(n, scalars);
+      continue;
+    }
+    ++expanded;
+    Graph& to = rewriter.to();
+    std::vector<TensorRef> inputs;
+    for (Operand in : node.inputs) inputs.push_back(to.stand_in(rewriter.mapped(in)));
+    // Scalars of the definition keep the names of the program's runtime values.
+    AttrsPtr attrs = node.attrs;
+    if (first && !scalars.empty()) attrs = attrs->symbolic(node.first_scalar);
+    const std::vector<TensorRef> results = node.op->define(inputs, attrs->get());
+    OA_CHECK(results.size() == node.outputs.size());
+    std::vector<Operand> outputs;
+    for (size_t i = 0; i < results.size(); ++i) {
+      OA_CHECK(results[i]->spec() == node.outputs[i].spec);
+      outputs.push_back(to.operand_of(results[i]));
+    }
+    rewriter.set(n, std::move(outputs));
+  }
+  for (Operand& o : roots) o = rewriter.mapped(o);
+  return rewriter.take();
+}
+
+bool has_composite(const Graph& graph) {
+  for (const Node& n : graph.nodes) {
+    if (n.op->info.kind == OpKind::Composite) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+void decomposition(Compilation& c, StageRecord& record) {
+  record.input_count = c.source.nodes.size();
+  std::vector<Operand> roots;
+  std::vector<u32> last_writer(c.source.leaves.size(), kNoNode);
+  for (u32 n = 0; n < c.source.nodes.size(); ++n) {
+    const Node& node = c.source.nodes[n];
+    const bool in_storage = node.op->info.kind == OpKind::Effect && node.target != kNoNode;
+    for (u32 i = 0; i < node.outputs.size(); ++i) {
+      if (node.outputs[i].holder && !in_storage) roots.push_back({n, i});
+    }
+    // Only the last assignment to a storage reaches it; reads in between use the values.
+    if (in_storage) last_writer[node.target] = n;
+  }
+  const size_t result_count = roots.size();
+  std::vector<u32> written;
+  for (u32 leaf = 0; leaf < last_writer.size(); ++leaf) {
+    if (last_writer[leaf] == kNoNode) continue;
+    written.push_back(leaf);
+    roots.push_back({last_writer[leaf], 0});
+  }
+  u64 expanded = 0;
+  std::unique_ptr<Graph> graph = expand(c.source, true, roots, expanded);
+  while (has_composite(*graph)) graph = expand(*graph, false, roots, expanded);
+  graph = expand(*graph, false, roots, expanded);  // merges and drops what the definitions left
+  c.results.assign(roots.begin(), roots.begin() + static_cast<std::ptrdiff_t>(result_count));
+  for (size_t i = 0; i < written.size(); ++i) {
+    c.writes.push_back({.value = roots[result_count + i], .leaf = written[i]});
+  }
+  for (const Scalar& s : graph->scalars) c.scalar_sources.push_back(s.source());
+  c.rewritten = std::move(graph);
+  c.graph = c.rewritten.get();
+  record.output_count = c.graph->nodes.size();
+  record.state = expanded > 0 || record.input_count != record.output_count ? StageState::Applied
+                                                                           : StageState::Inherited;
+  record.reason = fmt::format("{} composite ops expanded", expanded);
+}
+
+}  // namespace oa::graph

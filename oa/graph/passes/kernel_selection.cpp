@@ -1,0 +1,30 @@
+// Stage 7. Writes the kernels of every group with the generator of its kind. Stands after fusion;
+// a generator that refuses a group sends the pipeline back there.
+#include "oa/graph/compile.h"
+
+namespace oa::graph {
+
+void kernel_selection(Compilation& c, StageRecord& record) {
+  record.input_count = c.groups.size();
+  c.launches = {};
+  c.launch_group.clear();
+  for (u32 g = 0; g < c.groups.size(); ++g) {
+    const Group& group = c.groups[g];
+    i64 elements = 0;
+    for (Operand o : group.outputs) elements += c.graph->spec(o).shape.elements();
+    if (elements == 0) continue;  // nothing to compute
+    const LowerInput in{*c.graph, group, c.target, c.stored};
+    switch (group.kind) {
+      case Group::Kind::Pointwise: lower_pointwise(in, c.launches); break;
+      case Group::Kind::Reduce: lower_reduce(in, c.launches); break;
+      case Group::Kind::Contract: lower_contract(in, c.launches); break;
+      case Group::Kind::Kernel: lower_kernel(in, c.launches); break;
+    }
+    c.launch_group.resize(c.launches.list.size(), g);
+  }
+  record.output_count = c.launches.list.size();
+  record.state = c.groups.empty() ? StageState::Inherited : StageState::Applied;
+  record.reason = fmt::format("{} launches for {} groups", c.launches.list.size(), c.groups.size());
+}
+
+}  // namespace oa::graph

@@ -1,0 +1,106 @@
+// What the compile stages build from a graph: groups of fused nodes, then launches of kernels.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "oa/graph/graph.h"
+#include "oa/kernel/ir.h"
+
+namespace oa::graph {
+
+// Nodes that run as one kernel (or, for Kernel ops and some products, a few in a row).
+struct Group {
+  enum class Kind : u8 {
+    Pointwise,  // every output has as many elements as the domain
+    Reduce,     // reductions of the domain over `axes`, with what goes in and what follows
+    Contract,   // one product with what follows; the domain is the product's result
+    Kernel,     // one op that brings its own kernels
+  };
+  Kind kind = Kind::Pointwise;
+  Shape domain;
+  std::vector<u32> axes;         // Reduce: reduced axes of the domain, ascending
+  std::vector<u32> nodes;        // members, in graph order
+  std::vector<Operand> outputs;  // members' values that must reach memory, in graph order
+};
+
+// One kernel parameter.
+struct ArgRef {
+  enum class Kind : u8 {
+    Value,      // address of a stored operand
+    Temp,       // address of a temporary of the plan
+    Scalar,     // a runtime scalar: F32 bits, or F64 bits if `immediate` is 1
+    Status,     // address of the status words of checked indices
+    CheckBase,  // first check code of this launch
+    Immediate,  // the 8 bytes themselves
+  };
+  Kind kind = Kind::Immediate;
+  Operand operand;
+  u32 temp = 0;
+  u32 scalar = 0;  // of Graph::scalars
+  u64 immediate = 0;
+  bool write = false;
+
+  static ArgRef value(Operand o, bool write = false) {
+    return {.kind = Kind::Value, .operand = o, .write = write};
+  }
+  static ArgRef temporary(u32 t, bool write = false) {
+    return {.kind = Kind::Temp, .temp = t, .write = write};
+  }
+  static ArgRef number(u64 bits) { return {.kind = Kind::Immediate, .immediate = bits}; }
+};
+
+struct Launch {
+  kernel::Kernel kernel;
+  u32 groups = 0;
+  std::vector<ArgRef> args;
+  std::vector<u32> checks;  // nodes whose checks this launch makes; code = base + position
+  // Stored operands that are read only at the position that the same lane then writes: their memory
+  // may become the memory of an output of equal size.
+  std::vector<Operand> in_place;
+  f64 flops = 0;
+  std::string label;  // for the profiler: names of the fused ops
+};
+
+struct Temp {
+  u64 bytes = 0;
+};
+
+// Everything that the lowering of groups adds to.
+struct Launches {
+  std::vector<Launch> list;
+  std::vector<Temp> temps;
+  u32 add_temp(u64 bytes) {
+    temps.push_back({bytes});
+    return static_cast<u32>(temps.size() - 1);
+  }
+};
+
+// What the lowering of one group may look at.
+struct LowerInput {
+  const Graph& graph;
+  const Group& group;
+  const kernel::Target& target;
+  const std::vector<std::vector<bool>>& stored;  // [node][output]
+  bool is_stored(Operand o) const { return o.is_leaf() || stored[o.node][o.output]; }
+};
+
+// "exp+add+sum": the ops of a group, for people.
+std::string group_label(const Graph& graph, const Group& group);
+
+// Kernel generators, one file each in codegen/. They throw NotFusible when the group cannot run as
+// planned.
+void lower_pointwise(const LowerInput& in, Launches& out);
+void lower_reduce(const LowerInput& in, Launches& out);
+void lower_contract(const LowerInput& in, Launches& out);
+void lower_kernel(const LowerInput& in, Launches& out);
+
+// Elements of a domain per position along `axes`: the number of results of a reduction over them.
+i64 kept_elements(const Shape& domain, const std::vector<u32>& axes);
+
+// True if the rows of a reduction are few and long, so that they are cut into slices with partial
+// results, which only row-wise work may follow.
+bool is_split_reduction(const kernel::Target& target, const Shape& domain,
+                        const std::vector<u32>& axes);
+
+}  // namespace oa::graph

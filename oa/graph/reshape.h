@@ -1,0 +1,18 @@
+// Reshape: the one movement op that the graph itself needs.
+#pragma once
+
+#include "oa/graph/op.h"
+
+namespace oa::graph {
+
+// The same elements in row-major order under another shape of as many elements.
+struct Reshape {
+  static constexpr OpInfo kInfo{.name = "reshape", .kind = OpKind::Movement, .cost = 0};
+  struct Attrs {
+    Shape shape;
+  };
+  static void infer(Infer& in, const Attrs& a);
+  static AffineMap view(const View& v, const Attrs& a);
+};
+
+}  // namespace oa::graph

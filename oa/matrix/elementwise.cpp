@@ -1,0 +1,387 @@
+#include "oa/matrix/elementwise.h"
+
+#include "oa/matrix/record.h"
+
+namespace oa::matrix {
+namespace {
+
+using kernel::Value;
+
+constexpr OpInfo pointwise(std::string_view name, f32 cost = 1) {
+  return {.name = name, .kind = OpKind::Elementwise, .cost = cost};
+}
+
+// --- Shape rules ---
+
+void same_dtypes(const Infer& in, u32 a, u32 b) {
+  if (in.dtype(a) != in.dtype(b)) {
+    in.reject("operand dtypes differ, got {} and {}, expected equal ones", token(in.dtype(a)),
+              token(in.dtype(b)));
+  }
+}
+void need_float(const Infer& in, u32 i) {
+  if (!is_float(in.dtype(i))) {
+    in.reject("operand {} has the wrong dtype, got {}, expected a float", i, token(in.dtype(i)));
+  }
+}
+void need_number(const Infer& in, u32 i) {
+  if (in.dtype(i) == DType::Bool) {
+    in.reject("operand {} has the wrong dtype, got bool, expected a number", i);
+  }
+}
+void need_bool(const Infer& in, u32 i) {
+  if (in.dtype(i) != DType::Bool) {
+    in.reject("operand {} has the wrong dtype, got {}, expected bool", i, token(in.dtype(i)));
+  }
+}
+Shape common_shape(const Infer& in) { return broadcast_shapes(in.op(), in.shape(0), in.shape(1)); }
+
+// --- Two operands ---
+
+template <class Fn>
+struct Arithmetic {
+  static constexpr OpInfo kInfo = pointwise(Fn::kName, Fn::kCost);
+  using Attrs = NoAttrs;
+  static void infer(Infer& in, const Attrs&) {
+    need_number(in, 0);
+    same_dtypes(in, 0, 1);
+    in.out(in.dtype(0), common_shape(in));
+  }
+  static Value emit(Emit& e, const Attrs&) { return Fn::apply(e.input(0), e.input(1)); }
+};
+
+template <class Fn>
+struct Comparison {
+  static constexpr OpInfo kInfo = pointwise(Fn::kName);
+  using Attrs = NoAttrs;
+  static void infer(Infer& in, const Attrs&) {
+    same_dtypes(in, 0, 1);
+    in.out(DType::Bool, common_shape(in));
+  }
+  static Value emit(Emit& e, const Attrs&) { return Fn::apply(e.input(0), e.input(1)); }
+};
+
+template <class Fn>
+struct Logical {
+  static constexpr OpInfo kInfo = pointwise(Fn::kName);
+  using Attrs = NoAttrs;
+  static void infer(Infer& in, const Attrs&) {
+    need_bool(in, 0);
+    need_bool(in, 1);
+    in.out(DType::Bool, common_shape(in));
+  }
+  static Value emit(Emit& e, const Attrs&) { return Fn::apply(e.input(0), e.input(1)); }
+};
+
+struct Add {
+  static constexpr std::string_view kName = "add";
+  static constexpr f32 kCost = 1;
+  static Value apply(const Value& a, const Value& b) { return a + b; }
+};
+struct Sub {
+  static constexpr std::string_view kName = "sub";
+  static constexpr f32 kCost = 1;
+  static Value apply(const Value& a, const Value& b) { return a - b; }
+};
+struct Mul {
+  static constexpr std::string_view kName = "mul";
+  static constexpr f32 kCost = 1;
+  static Value apply(const Value& a, const Value& b) { return a * b; }
+};
+struct Div {
+  static constexpr std::string_view kName = "div";
+  static constexpr f32 kCost = 4;
+  static Value apply(const Value& a, const Value& b) { return a / b; }
+};
+struct Maximum {
+  static constexpr std::string_view kName = "maximum";
+  static constexpr f32 kCost = 2;
+  static Value apply(const Value& a, const Value& b) { return kernel::max(a, b); }
+};
+struct Minimum {
+  static constexpr std::string_view kName = "minimum";
+  static constexpr f32 kCost = 2;
+  static Value apply(const Value& a, const Value& b) { return kernel::min(a, b); }
+};
+struct Equal {
+  static constexpr std::string_view kName = "equal";
+  static Value apply(const Value& a, const Value& b) {
+    return a.scalar() == kernel::Scalar::Bool ? !(a ^ b) : a == b;
+  }
+};
+struct NotEqual {
+  static constexpr std::string_view kName = "not_equal";
+  static Value apply(const Value& a, const Value& b) {
+    return a.scalar() == kernel::Scalar::Bool ? (a ^ b) : a != b;
+  }
+};
+// Order of Bool is false < true.
+Value as_number(const Value& v) {
+  return v.scalar() == kernel::Scalar::Bool ? kernel::cast(v, kernel::Scalar::U32) : v;
+}
+struct Less {
+  static constexpr std::string_view kName = "less";
+  static Value apply(const Value& a, const Value& b) { return as_number(a) < as_number(b); }
+};
+struct LessEqual {
+  static constexpr std::string_view kName = "less_equal";
+  static Value apply(const Value& a, const Value& b) { return as_number(a) <= as_number(b); }
+};
+struct And {
+  static constexpr std::string_view kName = "logical_and";
+  static Value apply(const Value& a, const Value& b) { return a & b; }
+};
+struct Or {
+  static constexpr std::string_view kName = "logical_or";
+  static Value apply(const Value& a, const Value& b) { return a | b; }
+};
+struct Xor {
+  static constexpr std::string_view kName = "logical_xor";
+  static Value apply(const Value& a, const Value& b) { return a ^ b; }
+};
+
+// --- A number ---
+
+Value scalar_like(Emit& e, const Value& x) { return e.scalar(0, x.scalar()); }
+
+template <class Fn>
+struct WithScalar {
+  static constexpr OpInfo kInfo = pointwise(Fn::kName);
+  struct Attrs {
+    Scalar value;
+  };
+  static void infer(Infer& in, const Attrs&) {
+    need_float(in, 0);
+    in.out(in.dtype(0), in.shape(0));
+  }
+  static Value emit(Emit& e, const Attrs&) {
+    const Value x = e.input(0);
+    return Fn::apply(x, scalar_like(e, x));
+  }
+};
+
+struct Scale {
+  static constexpr std::string_view kName = "scale";
+  static Value apply(const Value& x, const Value& s) { return x * s; }
+};
+struct AddScalar {
+  static constexpr std::string_view kName = "add_scalar";
+  static Value apply(const Value& x, const Value& s) { return x + s; }
+};
+struct SubScalar {
+  static constexpr std::string_view kName = "sub_scalar";
+  static Value apply(const Value& x, const Value& s) { return x - s; }
+};
+struct DivScalar {
+  static constexpr std::string_view kName = "div_scalar";
+  static Value apply(const Value& x, const Value& s) { return x / s; }
+};
+struct ClampMin {
+  static constexpr std::string_view kName = "clamp_min";
+  static Value apply(const Value& x, const Value& s) { return kernel::max(x, s); }
+};
+struct ClampMax {
+  static constexpr std::string_view kName = "clamp_max";
+  static Value apply(const Value& x, const Value& s) { return kernel::min(x, s); }
+};
+
+// The mask keeps the original's dtype: F32.
+struct EqualScalar {
+  static constexpr OpInfo kInfo = pointwise("equal");
+  struct Attrs {
+    Scalar value;
+  };
+  static void infer(Infer& in, const Attrs&) {
+    need_float(in, 0);
+    in.out(DType::F32, in.shape(0));
+  }
+  static Value emit(Emit& e, const Attrs&) {
+    const Value x = e.input(0);
+    return kernel::cast(x == scalar_like(e, x), kernel::Scalar::F32);
+  }
+};
+
+// --- One operand ---
+
+template <class Fn>
+struct OfFloat {
+  static constexpr OpInfo kInfo = pointwise(Fn::kName, Fn::kCost);
+  using Attrs = NoAttrs;
+  static void infer(Infer& in, const Attrs&) {
+    need_float(in, 0);
+    in.out(in.dtype(0), in.shape(0));
+  }
+  static Value emit(Emit& e, const Attrs&) { return Fn::apply(e.input(0)); }
+};
+
+template <class Fn>
+struct OfSigned {
+  static constexpr OpInfo kInfo = pointwise(Fn::kName);
+  using Attrs = NoAttrs;
+  static void infer(Infer& in, const Attrs&) {
+    if (!is_float(in.dtype(0)) && in.dtype(0) != DType::I32) {
+      in.reject("operand 0 has the wrong dtype, got {}, expected a float or i32",
+                token(in.dtype(0)));
+    }
+    in.out(in.dtype(0), in.shape(0));
+  }
+  static Value emit(Emit& e, const Attrs&) { return Fn::apply(e.input(0)); }
+};
+
+struct Neg {
+  static constexpr std::string_view kName = "neg";
+  static Value apply(const Value& x) { return -x; }
+};
+struct Abs {
+  static constexpr std::string_view kName = "abs";
+  static Value apply(const Value& x) { return kernel::abs(x); }
+};
+struct Sign {
+  static constexpr std::string_view kName = "sign";
+  static Value apply(const Value& x) {
+    const Value zero = kernel::literal(x.scalar(), 0), one = kernel::literal(x.scalar(), 1);
+    const Value s = kernel::select(x > zero, one, kernel::select(x < zero, -one, zero));
+    return kernel::is_float(x.scalar()) ? kernel::select(kernel::is_nan(x), x, s) : s;
+  }
+};
+struct Sqrt {
+  static constexpr std::string_view kName = "sqrt";
+  static constexpr f32 kCost = 6;
+  static Value apply(const Value& x) { return kernel::sqrt(x); }
+};
+struct Reciprocal {
+  static constexpr std::string_view kName = "reciprocal";
+  static constexpr f32 kCost = 4;
+  static Value apply(const Value& x) { return 1.0 / x; }
+};
+struct Square {
+  static constexpr std::string_view kName = "square";
+  static constexpr f32 kCost = 1;
+  static Value apply(const Value& x) { return x * x; }
+};
+struct Floor {
+  static constexpr std::string_view kName = "floor";
+  static constexpr f32 kCost = 1;
+  static Value apply(const Value& x) { return kernel::floor(x); }
+};
+struct Ceil {
+  static constexpr std::string_view kName = "ceil";
+  static constexpr f32 kCost = 1;
+  static Value apply(const Value& x) { return kernel::ceil(x); }
+};
+struct Round {
+  static constexpr std::string_view kName = "round";
+  static constexpr f32 kCost = 1;
+  static Value apply(const Value& x) { return kernel::round_even(x); }
+};
+
+struct IsNan {
+  static constexpr OpInfo kInfo = pointwise("is_nan");
+  using Attrs = NoAttrs;
+  static void infer(Infer& in, const Attrs&) {
+    need_float(in, 0);
+    in.out(DType::Bool, in.shape(0));
+  }
+  static Value emit(Emit& e, const Attrs&) { return kernel::is_nan(e.input(0)); }
+};
+
+struct LogicalNot {
+  static constexpr OpInfo kInfo = pointwise("logical_not");
+  using Attrs = NoAttrs;
+  static void infer(Infer& in, const Attrs&) {
+    need_bool(in, 0);
+    in.out(DType::Bool, in.shape(0));
+  }
+  static Value emit(Emit& e, const Attrs&) { return !e.input(0); }
+};
+
+struct Copy {
+  static constexpr OpInfo kInfo = pointwise("copy", 0);
+  using Attrs = NoAttrs;
+  static void infer(Infer& in, const Attrs&) { in.out(in.dtype(0), in.shape(0)); }
+  static Value emit(Emit& e, const Attrs&) { return e.input(0); }
+};
+
+struct Where {
+  static constexpr OpInfo kInfo = pointwise("where");
+  using Attrs = NoAttrs;
+  static void infer(Infer& in, const Attrs&) {
+    need_bool(in, 0);
+    same_dtypes(in, 1, 2);
+    const Shape ab = broadcast_shapes(in.op(), in.shape(1), in.shape(2));
+    in.out(in.dtype(1), broadcast_shapes(in.op(), in.shape(0), ab));
+  }
+  static Value emit(Emit& e, const Attrs&) {
+    return kernel::select(e.input(0), e.input(1), e.input(2));
+  }
+};
+
+struct Cast {
+  static constexpr OpInfo kInfo = pointwise("cast");
+  struct Attrs {
+    DType dtype;
+  };
+  static void infer(Infer& in, const Attrs& a) { in.out(a.dtype, in.shape(0)); }
+  static Value emit(Emit& e, const Attrs& a) {
+    const Value x = e.input(0);
+    if (a.dtype != DType::U8 || !kernel::is_float(x.scalar())) {
+      return kernel::cast(x, graph::value_scalar(a.dtype));
+    }
+    // Saturation is at the range of the 8-bit type.
+    return kernel::min(kernel::cast(x, kernel::Scalar::U32),
+                       kernel::constant_int(kernel::Scalar::U32, 255));
+  }
+};
+
+}  // namespace
+
+Matrix add(const Matrix& a, const Matrix& b) { return record<Arithmetic<Add>>({a, b}); }
+Matrix sub(const Matrix& a, const Matrix& b) { return record<Arithmetic<Sub>>({a, b}); }
+Matrix mul(const Matrix& a, const Matrix& b) { return record<Arithmetic<Mul>>({a, b}); }
+Matrix div(const Matrix& a, const Matrix& b) { return record<Arithmetic<Div>>({a, b}); }
+Matrix maximum(const Matrix& a, const Matrix& b) { return record<Arithmetic<Maximum>>({a, b}); }
+Matrix minimum(const Matrix& a, const Matrix& b) { return record<Arithmetic<Minimum>>({a, b}); }
+
+Matrix scale(const Matrix& x, f64 s) { return record<WithScalar<Scale>>({x}, {s}); }
+Matrix add_scalar(const Matrix& x, f64 s) { return record<WithScalar<AddScalar>>({x}, {s}); }
+Matrix sub_scalar(const Matrix& x, f64 s) { return record<WithScalar<SubScalar>>({x}, {s}); }
+Matrix div_scalar(const Matrix& x, f64 s) { return record<WithScalar<DivScalar>>({x}, {s}); }
+Matrix clamp_min(const Matrix& x, f64 m) { return record<WithScalar<ClampMin>>({x}, {m}); }
+Matrix clamp_max(const Matrix& x, f64 m) { return record<WithScalar<ClampMax>>({x}, {m}); }
+
+Matrix neg(const Matrix& x) { return record<OfSigned<Neg>>({x}); }
+Matrix abs(const Matrix& x) { return record<OfSigned<Abs>>({x}); }
+Matrix sign(const Matrix& x) { return record<OfSigned<Sign>>({x}); }
+Matrix sqrt(const Matrix& x) { return record<OfFloat<Sqrt>>({x}); }
+Matrix reciprocal(const Matrix& x) { return record<OfFloat<Reciprocal>>({x}); }
+Matrix square(const Matrix& x) { return record<OfFloat<Square>>({x}); }
+Matrix floor(const Matrix& x) { return record<OfFloat<Floor>>({x}); }
+Matrix ceil(const Matrix& x) { return record<OfFloat<Ceil>>({x}); }
+Matrix round(const Matrix& x) { return record<OfFloat<Round>>({x}); }
+Matrix copy(const Matrix& x) { return record<Copy>({x}); }
+
+Matrix equal(const Matrix& a, const Matrix& b) { return record<Comparison<Equal>>({a, b}); }
+Matrix not_equal(const Matrix& a, const Matrix& b) { return record<Comparison<NotEqual>>({a, b}); }
+Matrix less(const Matrix& a, const Matrix& b) { return record<Comparison<Less>>({a, b}); }
+Matrix less_equal(const Matrix& a, const Matrix& b) {
+  return record<Comparison<LessEqual>>({a, b});
+}
+Matrix greater(const Matrix& a, const Matrix& b) { return less(b, a); }
+Matrix greater_equal(const Matrix& a, const Matrix& b) { return less_equal(b, a); }
+Matrix equal(const Matrix& x, f64 value) { return record<EqualScalar>({x}, {value}); }
+Matrix is_nan(const Matrix& x) { return record<IsNan>({x}); }
+
+Matrix logical_and(const Matrix& a, const Matrix& b) { return record<Logical<And>>({a, b}); }
+Matrix logical_or(const Matrix& a, const Matrix& b) { return record<Logical<Or>>({a, b}); }
+Matrix logical_xor(const Matrix& a, const Matrix& b) { return record<Logical<Xor>>({a, b}); }
+Matrix logical_not(const Matrix& a) { return record<LogicalNot>({a}); }
+
+Matrix where(const Matrix& cond, const Matrix& a, const Matrix& b) {
+  return record<Where>({cond, a, b});
+}
+
+Matrix cast(const Matrix& x, DType dtype) {
+  return x.dtype() == dtype ? x : record<Cast>({x}, {dtype});
+}
+
+}  // namespace oa::matrix

@@ -1,0 +1,79 @@
+#include "oa/matrix/transcendental.h"
+
+#include "oa/kernel/math.h"
+#include "oa/matrix/record.h"
+
+namespace oa::matrix {
+namespace {
+
+using kernel::Value;
+
+void need_float(const Infer& in, u32 i) {
+  if (!is_float(in.dtype(i))) {
+    in.reject("operand {} has the wrong dtype, got {}, expected a float", i, token(in.dtype(i)));
+  }
+}
+
+using Function = Value (*)(const Value&);
+
+template <Function kFunction, const char* kName, u32 kCost>
+struct OfFloat {
+  static constexpr OpInfo kInfo{.name = kName, .kind = OpKind::Elementwise, .cost = kCost};
+  using Attrs = NoAttrs;
+  static void infer(Infer& in, const Attrs&) {
+    need_float(in, 0);
+    in.out(in.dtype(0), in.shape(0));
+  }
+  static Value emit(Emit& e, const Attrs&) { return kFunction(e.input(0)); }
+};
+
+constexpr char kExp[] = "exp", kExpm1[] = "expm1", kLog[] = "log", kLog1p[] = "log1p",
+               kSin[] = "sin", kCos[] = "cos", kTanh[] = "tanh", kSigmoid[] = "sigmoid",
+               kSoftplus[] = "softplus", kErf[] = "erf", kRsqrt[] = "rsqrt";
+
+struct PowScalar {
+  static constexpr OpInfo kInfo{.name = "pow", .kind = OpKind::Elementwise, .cost = 40};
+  struct Attrs {
+    Scalar exponent;
+  };
+  static void infer(Infer& in, const Attrs&) {
+    need_float(in, 0);
+    in.out(in.dtype(0), in.shape(0));
+  }
+  static Value emit(Emit& e, const Attrs&) {
+    const Value x = e.input(0);
+    return kernel::pow(x, e.scalar(0, x.scalar()));
+  }
+};
+
+struct Pow {
+  static constexpr OpInfo kInfo{.name = "pow", .kind = OpKind::Elementwise, .cost = 40};
+  using Attrs = NoAttrs;
+  static void infer(Infer& in, const Attrs&) {
+    need_float(in, 0);
+    if (in.dtype(0) != in.dtype(1)) {
+      in.reject("operand dtypes differ, got {} and {}, expected equal ones", token(in.dtype(0)),
+                token(in.dtype(1)));
+    }
+    in.out(in.dtype(0), broadcast_shapes(in.op(), in.shape(0), in.shape(1)));
+  }
+  static Value emit(Emit& e, const Attrs&) { return kernel::pow(e.input(0), e.input(1)); }
+};
+
+}  // namespace
+
+Matrix exp(const Matrix& x) { return record<OfFloat<kernel::exp, kExp, 12>>({x}); }
+Matrix expm1(const Matrix& x) { return record<OfFloat<kernel::expm1, kExpm1, 16>>({x}); }
+Matrix log(const Matrix& x) { return record<OfFloat<kernel::log, kLog, 14>>({x}); }
+Matrix log1p(const Matrix& x) { return record<OfFloat<kernel::log1p, kLog1p, 18>>({x}); }
+Matrix sin(const Matrix& x) { return record<OfFloat<kernel::sin, kSin, 16>>({x}); }
+Matrix cos(const Matrix& x) { return record<OfFloat<kernel::cos, kCos, 16>>({x}); }
+Matrix tanh(const Matrix& x) { return record<OfFloat<kernel::tanh, kTanh, 16>>({x}); }
+Matrix sigmoid(const Matrix& x) { return record<OfFloat<kernel::sigmoid, kSigmoid, 16>>({x}); }
+Matrix softplus(const Matrix& x) { return record<OfFloat<kernel::softplus, kSoftplus, 24>>({x}); }
+Matrix erf(const Matrix& x) { return record<OfFloat<kernel::erf, kErf, 20>>({x}); }
+Matrix rsqrt(const Matrix& x) { return record<OfFloat<kernel::rsqrt, kRsqrt, 8>>({x}); }
+Matrix pow(const Matrix& x, f64 exponent) { return record<PowScalar>({x}, {exponent}); }
+Matrix pow(const Matrix& x, const Matrix& y) { return record<Pow>({x, y}); }
+
+}  // namespace oa::matrix
