@@ -59,6 +59,8 @@ class Backoff {
 constexpr auto kIdleSpin = std::chrono::microseconds(2000);
 constexpr auto kIdleSpinCrowded = std::chrono::microseconds(20);
 
+constexpr f64 kWorthWaking = 20e3;  // ns of a run
+
 // Spins before a thread helps with a range that its own thread is about to begin, or to finish:
 // taking it over moves its data between the cores.
 constexpr u32 kPatience = 40;
@@ -140,7 +142,8 @@ void ThreadPool::run(const Schedule& schedule, f64* seconds) {
   u32 open = state_.load(std::memory_order_relaxed) + 1;
   if (open + 1 == kStop) open = 1;
   state_.store(open);
-  state_.notify_all();
+  // Waking sleepers costs more than they would save in a short run, unless more runs follow.
+  if (schedule.estimated_ns() > kWorthWaking || ++short_runs_ % 8 == 0) state_.notify_all();
 
   participate(0, schedule, seconds);
 

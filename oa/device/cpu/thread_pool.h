@@ -72,6 +72,7 @@ class ThreadPool {
   const Schedule* schedule_ = nullptr;
   u32 base_ = 0;     // number of its first interval
   u32 next_number_;  // of the next run's first interval
+  u32 short_runs_ = 0;
   Schedule for_each_schedule_;
 };
 
