@@ -57,6 +57,7 @@ std::optional<AffineMap> unflatten(const AffineExpr& flat, const Shape& shape,
   const u32 rank = domain.rank();
   AffineMap map;
   map.axes.assign(shape.rank(), AffineMap::constant(0, rank));
+  if (shape.elements() == 0) return map;  // there is no element to be at
   AffineExpr rest = flat;
   // From the innermost axis outwards: the axis takes the terms that move within it and leaves the
   // ones that are multiples of its extent.

@@ -29,6 +29,15 @@ namespace {
 // A value of the element type, as it would come back from memory: U8 wraps at 256.
 Value wrap(const Value& v, DType dtype) { return dtype == DType::U8 ? (v & 255) : v; }
 
+Value scalar_param(kernel::Scalar type) {
+  switch (type) {
+    case kernel::Scalar::F64: return kernel::bitcast(kernel::param_u64(), type);
+    case kernel::Scalar::I32: return kernel::bitcast(kernel::param_u32(), type);
+    case kernel::Scalar::U32: return kernel::param_u32();
+    default: OA_CHECK(type == kernel::Scalar::F32); return kernel::param_f32();
+  }
+}
+
 }  // namespace
 
 bool Needs::only_at(Operand operand, const AffineExpr& at) const {
@@ -76,8 +85,7 @@ void Evaluator::declare(const Needs& needs, kernel::Scalar index_type) {
                           kernel::param_buffer(element_scalar(graph_.spec(operand).dtype)));
   }
   for (const auto& key : needs.scalars) {
-    scalars_[key] = key.second ? kernel::bitcast(kernel::param_u64(), kernel::Scalar::F64)
-                               : Value(kernel::param_f32());
+    scalars_[key] = scalar_param(key.second);
   }
   if (!needs.checks.empty()) {
     status_ = kernel::param_buffer(kernel::Scalar::U32);
@@ -96,12 +104,12 @@ const Buffer& Evaluator::buffer(Operand operand) {
   return buffers_.back().second;
 }
 
-Value Evaluator::scalar(u32 index, bool wide) {
-  const std::pair key(index, wide);
+Value Evaluator::scalar(u32 index, kernel::Scalar type) {
+  const std::pair key(index, type);
   if (auto it = scalars_.find(key); it != scalars_.end()) return it->second;
   OA_CHECK(dry_);
   needs_.scalars.push_back(key);
-  return scalars_[key] = kernel::constant(wide ? kernel::Scalar::F64 : kernel::Scalar::F32, 1);
+  return scalars_[key] = kernel::literal(type, 1);
 }
 
 Value Evaluator::affine(const AffineExpr& over_domain, const Point& point) {
@@ -252,7 +260,7 @@ Value Emit::flat_index() {
   return evaluator_.affine(map_.flatten(out_shape(), evaluator_.domain().rank()), point_);
 }
 Value Emit::scalar(u32 k, kernel::Scalar type) {
-  return evaluator_.scalar(node_.first_scalar + k, type == kernel::Scalar::F64);
+  return evaluator_.scalar(node_.first_scalar + k, type);
 }
 
 void Emit::check(const Value& bad, const Value& row, const Value& value) {

@@ -56,10 +56,10 @@ class View {
 
 // What a kernel needs from outside, in the order of its parameters.
 struct Needs {
-  std::vector<Operand> buffers;               // read
-  std::vector<std::pair<u32, bool>> scalars;  // index into Graph::scalars; true: as F64
-  std::vector<u32> checks;                    // nodes whose indices are checked
-  std::vector<AffineExpr> expressions;        // every index expression, for joining loop axes
+  std::vector<Operand> buffers;                         // read
+  std::vector<std::pair<u32, kernel::Scalar>> scalars;  // index into Graph::scalars, and as what
+  std::vector<u32> checks;                              // nodes whose indices are checked
+  std::vector<AffineExpr> expressions;  // every index expression, for joining loop axes
   std::vector<std::pair<Operand, std::optional<AffineExpr>>> loads;  // nothing: a computed position
 
   // True if `operand` is read, and only at position `at`.
@@ -125,7 +125,7 @@ class Evaluator {
                          const kernel::Value& valid);
   kernel::Value find(const Point& point, Operand operand, const AffineMap& map, u32 valid) const;
   const kernel::Buffer& buffer(Operand operand);
-  kernel::Value scalar(u32 index, bool wide);
+  kernel::Value scalar(u32 index, kernel::Scalar type);
 
   const Graph& graph_;
   std::function<bool(Operand)> stored_;
@@ -136,7 +136,7 @@ class Evaluator {
   bool dry_ = false;
   Needs needs_;
   std::vector<std::pair<Operand, kernel::Buffer>> buffers_;
-  std::map<std::pair<u32, bool>, kernel::Value> scalars_;
+  std::map<std::pair<u32, kernel::Scalar>, kernel::Value> scalars_;
   std::map<u32, u32> check_slots_;
   std::optional<kernel::Buffer> status_;
   kernel::Value check_base_;
@@ -177,7 +177,7 @@ class Emit {
   kernel::Value coord(u32 axis);             // of the output, U32 (U64 in huge groups)
   kernel::Value coord(const AffineExpr& e);  // value of any expression, e.g. of a shifted axis
   kernel::Value flat_index();                // row-major position in the output
-  // The k-th Scalar attribute as F32 or F64.
+  // The k-th Scalar attribute as F32, F64, I32 or U32; integers arrive exactly, others saturate.
   kernel::Value scalar(u32 k, kernel::Scalar type = kernel::Scalar::F32);
   kernel::Scalar index_type() const { return evaluator_.index_type(); }
 

@@ -22,6 +22,9 @@ class Recorder : public RefCounted {
   virtual Graph& graph() = 0;
   // Throws FailedPrecondition if values of this engine can no longer be used.
   virtual void check_open(std::string_view op) = 0;
+  // True while a stage rewrites a graph: its leaves are fixed, so every value must come from them
+  // through nodes.
+  virtual bool rewriting() const { return false; }
 };
 
 // Elements in device memory, shared by the tensors that are views of them.

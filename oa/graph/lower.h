@@ -21,8 +21,11 @@ class Lower {
 
   ArgRef input(u32 i) const { return ArgRef::value(resolve_reshapes(in_.graph, node_.inputs[i])); }
   ArgRef output(u32 i = 0) const { return ArgRef::value({node_id_, i}, true); }
-  ArgRef scalar(u32 k) const {  // the k-th Scalar attribute as an F32 parameter
-    return {.kind = ArgRef::Kind::Scalar, .scalar = node_.first_scalar + k};
+  // The k-th Scalar attribute as a parameter of type F32, F64 (its bits), I32 or U32.
+  ArgRef scalar(u32 k, kernel::Scalar type = kernel::Scalar::F32) const {
+    return {.kind = ArgRef::Kind::Scalar,
+            .scalar = node_.first_scalar + k,
+            .immediate = static_cast<u64>(type)};
   }
   // Memory of the launches of this op, for reading and writing.
   ArgRef temp(u64 bytes) { return ArgRef::temporary(out_.add_temp(bytes), true); }

@@ -13,6 +13,8 @@
 //   Composite    static std::vector<Matrix> define(std::span<const Matrix>, const Attrs&);
 //   Effect       the recorder's own: assignment into storage
 // A field of type Scalar is a runtime value of the program: it never enters a hash.
+// An op that checks indices may say how many are legal, for the message of the error:
+//   static i64 index_limit(const Infer&, const Attrs&);   else the first extent of operand 0
 #pragma once
 
 #include <concepts>
@@ -154,6 +156,7 @@ struct OpDef {
   ContractSpec (*contract)(const Infer&, const void*) = nullptr;
   void (*lower)(Lower&, const void*) = nullptr;
   std::vector<TensorRef> (*define)(std::span<const TensorRef>, const void*) = nullptr;
+  i64 (*index_limit)(const Infer&, const void*) = nullptr;
   std::string_view name() const { return info.name; }
 };
 
@@ -282,6 +285,13 @@ const OpDef& op_def() {
         return T::define(in, attrs_of<T>(a));
       };
     }
+    d.index_limit = [](const Infer& in, const void* a) -> i64 {
+      if constexpr (requires { T::index_limit(in, attrs_of<T>(a)); }) {
+        return T::index_limit(in, attrs_of<T>(a));
+      } else {
+        return in.count() > 0 && in.shape(0).rank() > 0 ? in.shape(0)[0] : 0;
+      }
+    };
     return d;
   }();
   return def;

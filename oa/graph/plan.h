@@ -29,7 +29,7 @@ struct ArgRef {
   enum class Kind : u8 {
     Value,      // address of a stored operand
     Temp,       // address of a temporary of the plan
-    Scalar,     // a runtime scalar: F32 bits, or F64 bits if `immediate` is 1
+    Scalar,     // a runtime scalar, as the kernel::Scalar in `immediate`
     Status,     // address of the status words of checked indices
     CheckBase,  // first check code of this launch
     Immediate,  // the 8 bytes themselves

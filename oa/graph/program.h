@@ -21,7 +21,7 @@ class Program {
     enum class Kind : u8 { Leaf, Result, Arena, Scalar, Status, CheckBase, Immediate };
     Kind kind = Kind::Immediate;
     u32 index = 0;  // leaf, result or scalar
-    u64 value = 0;  // arena offset, first check, 1 for an F64 scalar, or the bits
+    u64 value = 0;  // arena offset, first check, the kernel::Scalar of a scalar, or the bits
   };
   struct Step {
     std::shared_ptr<device::Executable> kernel;

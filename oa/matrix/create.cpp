@@ -10,8 +10,8 @@ using kernel::Value;
 // A runtime scalar in the type that values of `dtype` are computed in.
 Value scalar_as(Emit& e, DType dtype) {
   const kernel::Scalar type = graph::value_scalar(dtype);
-  if (type == kernel::Scalar::F64 || type == kernel::Scalar::F32) return e.scalar(0, type);
-  return kernel::cast(e.scalar(0), type);
+  if (dtype == DType::U8 || type == kernel::Scalar::Bool) return kernel::cast(e.scalar(0), type);
+  return e.scalar(0, type);
 }
 
 struct Full {

@@ -64,7 +64,8 @@ Matrix Matrix::reshape(const Shape& shape) const {
     target[static_cast<u32>(free_axis)] = num_elements() / known;
   }
   if (target == this->shape()) return *this;
-  if (!tensor_->pending() && target.elements() == num_elements()) {
+  if (!tensor_->pending() && !tensor_->recorder().rewriting() &&
+      target.elements() == num_elements()) {
     // Ready elements are shared by a second value.
     check_shape("reshape", target, size_bytes(dtype()));
     graph::TensorRef view(new graph::Tensor(tensor_->recorder(), {dtype(), target}));

@@ -82,8 +82,9 @@ void unflatten_loops(const Nest& nest, size_t first, size_t last, const Value& f
 
 void add_need_args(const LowerInput&, const Needs& needs, Launch& launch) {
   for (Operand operand : needs.buffers) launch.args.push_back(ArgRef::value(operand));
-  for (const auto& [scalar, wide] : needs.scalars) {
-    launch.args.push_back({.kind = ArgRef::Kind::Scalar, .scalar = scalar, .immediate = wide});
+  for (const auto& [scalar, type] : needs.scalars) {
+    launch.args.push_back(
+        {.kind = ArgRef::Kind::Scalar, .scalar = scalar, .immediate = static_cast<u64>(type)});
   }
   if (!needs.checks.empty()) {
     launch.args.push_back({.kind = ArgRef::Kind::Status});

@@ -38,9 +38,10 @@ void command_recording(Compilation& c, StageRecord& record) {
     const u64 first_check = program->checks_.size() + 1;  // code 0 means no failure
     for (u32 node : launch.checks) {
       const Node& n = c.graph->nodes[node];
-      program->checks_.push_back(
-          {std::string(n.op->name()),
-           c.graph->spec(n.inputs[0]).shape.rank() > 0 ? c.graph->spec(n.inputs[0]).shape[0] : 0});
+      std::vector<const Spec*> specs;
+      for (Operand in : n.inputs) specs.push_back(&c.graph->spec(in));
+      const Infer infer(n.op->name(), specs);
+      program->checks_.push_back({std::string(n.op->name()), n.op->index_limit(infer, n.attr())});
     }
     for (const ArgRef& a : launch.args) {
       Program::Arg arg;

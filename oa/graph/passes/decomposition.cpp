@@ -14,6 +14,7 @@ class RewriteRecorder final : public Recorder {
  public:
   Graph& graph() override { return *graph_; }
   void check_open(std::string_view) override {}
+  bool rewriting() const override { return true; }
   void set(Graph* graph) { graph_ = graph; }
 
  private:
