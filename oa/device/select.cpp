@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "oa/core/error.h"
+#include "oa/device/vulkan/instance.h"
 
 namespace oa::device {
 namespace {
@@ -31,6 +32,15 @@ std::optional<u32> best_hardware(const std::vector<DeviceInfo>& vulkan) {
   return first_of(vulkan, DeviceKind::IntegratedGpu);
 }
 
+// Keeps the drivers loaded from the listing of devices to the opening of one.
+std::shared_ptr<vulkan::Instance> hold_drivers() {
+  try {
+    return vulkan::Instance::open(false);
+  } catch (const Error&) {
+    return nullptr;  // the listing gives the reason
+  }
+}
+
 std::optional<u32> index_in(const std::string& name) {
   constexpr std::string_view prefix = "vulkan:";
   if (!name.starts_with(prefix)) return std::nullopt;
@@ -55,6 +65,7 @@ std::unique_ptr<Device> open(const std::string& name, const DeviceOptions& optio
     if (const char* env = std::getenv("OA_DEVICE")) wanted = env;
   }
   if (wanted == "cpu") return open_cpu(options);
+  const std::shared_ptr<vulkan::Instance> drivers = hold_drivers();
   std::string why;
   const std::vector<DeviceInfo> vulkan = vulkan_devices(&why);
   if (wanted.empty()) {
