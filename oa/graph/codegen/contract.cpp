@@ -227,6 +227,7 @@ void lower_general(ContractNest& c, Launches& out) {
 
 void lower_contract(const LowerInput& in, Launches& out) {
   ContractNest c(in);
+  if (in.target.is_cpu() && lower_contract_cpu(c, out)) return;
   lower_general(c, out);
 }
 

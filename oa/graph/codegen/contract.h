@@ -59,4 +59,8 @@ class ContractNest {
   kernel::Value position_;
 };
 
+// Kernels for the CPU: register tiles of several rows and gangs over packed operands. False if the
+// general kernel serves the product as well.
+bool lower_contract_cpu(ContractNest& c, Launches& out);
+
 }  // namespace oa::graph
