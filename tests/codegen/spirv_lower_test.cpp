@@ -456,6 +456,33 @@ TEST(Spirv, ArithmeticIsNeverContracted) {
   EXPECT_EQ(marked, 3u);
 }
 
+// Lanes that exchange data through device memory: non-private accesses of the Vulkan memory model,
+// volatile ones without it. Other kernels keep plain accesses.
+TEST(Spirv, DeviceBarriersReachPastCaches) {
+  for (bool device : {false, true}) {
+    for (bool model : {false, true}) {
+      const Kernel k = traced([&] {
+        Buffer x = param_buffer(Scalar::F32);
+        x[lane()] = F32(1.0f);
+        barrier(device ? kSharedMemory | kDeviceMemory : kSharedMemory);
+        x[lane()] = Value(x[lane() ^ U32(1)]);
+      });
+      VulkanTarget t = full_target();
+      t.vulkan_memory_model = model;
+      expect_valid(k, t);
+      const auto module = walk(compile_spirv(k, t));
+      EXPECT_EQ(has_capability(module, 5345), device && model);
+      EXPECT_EQ(find(module, 14)[0].operands[1], device && model ? 3u : 1u);
+      u32 accesses = 0;
+      for (const Word& w : find(module, 62)) {  // OpStore
+        EXPECT_EQ(w.operands[2], !device ? 2u : model ? 0x22u : 3u);
+        ++accesses;
+      }
+      EXPECT_EQ(accesses, 2u);
+    }
+  }
+}
+
 TEST(Spirv, WideLoadsAreOneAlignedInstruction) {
   const Kernel k = traced([] {
     Buffer x = param_buffer(Scalar::F32);

@@ -109,9 +109,9 @@ void Lowering::declare() {
            kernel_.subgroup, target_.subgroup);
     }
     b_.capability(kCapabilityCooperativeMatrixKHR);
-    b_.capability(spv::Capability::VulkanMemoryModel);
     b_.extension(kExtensionCooperativeMatrix);
   }
+  if (facts_.vulkan_model) b_.capability(spv::Capability::VulkanMemoryModel);
   b_.execution_mode(spv::ExecutionMode::LocalSize, {kernel_.width, 1, 1});
   if (target_.preserve_specials_f32) {
     b_.capability(spv::Capability::SignedZeroInfNanPreserve);
@@ -204,7 +204,7 @@ std::vector<u32> Lowering::run() {
   b_.effect(spv::Op::OpBranch, {end});
   b_.begin_block(end);
   b_.effect(spv::Op::OpReturn, {});
-  return b_.finish(facts_.fragments ? spv::MemoryModel::Vulkan : spv::MemoryModel::GLSL450);
+  return b_.finish(facts_.vulkan_model ? spv::MemoryModel::Vulkan : spv::MemoryModel::GLSL450);
 }
 
 void Lowering::lower_region(const Region& region) {

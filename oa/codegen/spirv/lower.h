@@ -26,7 +26,7 @@ struct VulkanTarget {
   bool f16_storage = false;          // storageBuffer16BitAccess
   bool coop_matrix = false;          // VK_KHR_cooperative_matrix, 16x16x16
   bool bf16 = false;                 // VK_KHR_shader_bfloat16 with cooperative matrices
-  bool vulkan_memory_model = false;  // used by kernels with fragments only, which need it
+  bool vulkan_memory_model = false;  // for fragments, and barriers on device memory if it is there
   // shaderSignedZeroInfNanPreserveFloat32 / 64
   bool preserve_specials_f32 = false;
   bool preserve_specials_f64 = false;

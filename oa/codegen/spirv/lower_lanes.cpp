@@ -134,8 +134,12 @@ Id Lowering::lower_fragment(const Instr& instr) {
     case Op::FragAdd:
     case Op::FragMul:
       if (instr.type.scalar == Scalar::BF16) malformed(instr, "on bf16, expected f16 or f32");
-      return b_.emit(instr.op == Op::FragAdd ? O::OpFAdd : O::OpFMul, type_of(instr.type),
-                     {value(instr.args[0]), value(instr.args[1])});
+      {
+        const Id id = b_.emit(instr.op == Op::FragAdd ? O::OpFAdd : O::OpFMul, type_of(instr.type),
+                              {value(instr.args[0]), value(instr.args[1])});
+        b_.decorate(id, spv::Decoration::NoContraction);
+        return id;
+      }
     case Op::FragCast: return b_.emit(O::OpFConvert, type_of(instr.type), {value(instr.args[0])});
     default: malformed(instr, "has no lowering");
   }

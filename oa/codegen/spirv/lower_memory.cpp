@@ -124,11 +124,18 @@ Id Lowering::element_pointer(Id address, ValueId index, Scalar elem, u32 lanes) 
   return b_.emit(spv::Op::OpConvertUToPtr, type, {element_address(address, index, bytes)});
 }
 
-// Memory operands. In the Vulkan memory model only non-private accesses are ordered by barriers.
+// Memory operands. Barriers order only non-private accesses in the Vulkan memory model, and in
+// GLSL's only those that no cache keeps.
 std::vector<u32> Lowering::access(u32 align, bool device) const {
-  const bool shared = facts_.fragments && (!device || facts_.device_barrier);
-  const u32 mask = (device ? static_cast<u32>(spv::MemoryAccessMask::Aligned) : 0) |
-                   (shared ? static_cast<u32>(spv::MemoryAccessMask::NonPrivatePointer) : 0);
+  using M = spv::MemoryAccessMask;
+  u32 mask = device ? static_cast<u32>(M::Aligned) : 0;
+  if (!device || facts_.device_barrier) {
+    if (facts_.vulkan_model) {
+      mask |= static_cast<u32>(M::NonPrivatePointer);
+    } else if (device) {
+      mask |= static_cast<u32>(M::Volatile);
+    }
+  }
   if (mask == 0) return {};
   if (device) return {mask, align};
   return {mask};
@@ -180,7 +187,7 @@ Id Lowering::atomic(const Instr& instr) {
                             : shared_pointer(instr.slot, index_u32(instr.args[0]));
   // Device scope in the Vulkan memory model is a feature of its own; a queue family is as wide
   // here.
-  const auto device_scope = facts_.fragments ? spv::Scope::QueueFamily : spv::Scope::Device;
+  const auto device_scope = facts_.vulkan_model ? spv::Scope::QueueFamily : spv::Scope::Device;
   const Id within = scope(device ? device_scope : spv::Scope::Workgroup);
   const Id relaxed = b_.constant_u32(0);
   const Id operand = value(instr.args.back());
@@ -280,7 +287,7 @@ void Lowering::barrier(const Instr& instr) {
   if (instr.imm & kDeviceMemory) semantics |= static_cast<u32>(S::UniformMemory);
   if (semantics != 0) {
     semantics |= static_cast<u32>(S::AcquireRelease);
-    if (facts_.fragments) {
+    if (facts_.vulkan_model) {
       semantics |= static_cast<u32>(S::MakeAvailable) | static_cast<u32>(S::MakeVisible);
     }
   }

@@ -20,6 +20,7 @@ struct SharedLayout {
 struct KernelFacts {
   bool fragments = false;
   bool device_barrier = false;       // some barrier orders device memory
+  bool vulkan_model = false;         // the Vulkan memory model, else GLSL's
   std::vector<SharedLayout> shared;  // per slot
 };
 

@@ -99,6 +99,9 @@ KernelFacts survey(const Kernel& k, const VulkanTarget& target) {
   for (size_t slot = 0; slot < k.shared.size(); ++slot) {
     facts.shared[slot].lanes = std::min(facts.shared[slot].lanes, limit[slot]);
   }
+  // Fragments need the Vulkan memory model. Only there, too, may lanes exchange data through device
+  // memory that passes caches of their own.
+  facts.vulkan_model = facts.fragments || (facts.device_barrier && target.vulkan_memory_model);
   return facts;
 }
 
