@@ -1,6 +1,7 @@
 #include "oa/codegen/spirv/builder.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "oa/core/error.h"
 
@@ -47,24 +48,31 @@ void Builder::decorate_member(Id type, u32 member, spv::Decoration d,
          std::span(operands.begin(), operands.size()));
 }
 
-Id Builder::shared_global(std::vector<u32> key, spv::Op op, Id type,
-                          std::span<const u32> operands) {
-  auto [it, fresh] = known_.try_emplace(std::move(key), 0);
-  if (fresh) {
-    it->second = new_id();
-    if (type) {
-      append(globals_, op, {type, it->second}, operands);
-    } else {
-      append(globals_, op, {it->second}, operands);
+Id Builder::shared_global(spv::Op op, Id type, std::span<const u32> operands, u32 variant) {
+  const size_t head = type ? 3 : 2;  // opcode, type, id
+  u64 hash = (static_cast<u64>(op) << 32 | type) * 0x9e3779b97f4a7c15ull + variant;
+  for (u32 w : operands) hash = (std::rotl(hash, 23) ^ w) * 0x9e3779b97f4a7c15ull;
+  const u32 first = word(op, head + operands.size());
+  const auto [begin, end] = known_.equal_range(hash);
+  for (auto it = begin; it != end; ++it) {
+    const u32* words = globals_.data() + it->second.at;
+    if (it->second.variant == variant && words[0] == first && (!type || words[1] == type) &&
+        std::equal(operands.begin(), operands.end(), words + head)) {
+      return words[head - 1];
     }
   }
-  return it->second;
+  const Id id = new_id();
+  known_.emplace(hash, Known{globals_.size(), variant});
+  if (type) {
+    append(globals_, op, {type, id}, operands);
+  } else {
+    append(globals_, op, {id}, operands);
+  }
+  return id;
 }
 
 Id Builder::global_typed(spv::Op op, Id type, std::initializer_list<u32> operands) {
-  std::vector<u32> key = {static_cast<u32>(op), type};
-  key.insert(key.end(), operands);
-  return shared_global(std::move(key), op, type, std::span(operands.begin(), operands.size()));
+  return shared_global(op, type, std::span(operands.begin(), operands.size()));
 }
 
 Id Builder::global(spv::Op op, std::initializer_list<u32> operands) {
@@ -82,12 +90,10 @@ Id Builder::type_array(Id element, u32 count) {
 }
 
 Id Builder::type_array_strided(Id element, u32 count, u32 stride) {
-  const Id length = constant_u32(count);
-  std::vector<u32> key = {static_cast<u32>(spv::Op::OpTypeArray), 0, element, length, stride};
-  const bool fresh = !known_.contains(key);
-  const u32 operands[] = {element, length};
-  const Id id = shared_global(std::move(key), spv::Op::OpTypeArray, 0, operands);
-  if (fresh) decorate(id, spv::Decoration::ArrayStride, {stride});
+  const u32 operands[] = {element, constant_u32(count)};
+  const Id unused = next_id_;
+  const Id id = shared_global(spv::Op::OpTypeArray, 0, operands, stride);
+  if (id == unused) decorate(id, spv::Decoration::ArrayStride, {stride});
   return id;
 }
 
@@ -96,10 +102,10 @@ Id Builder::type_struct(std::initializer_list<Id> members) {
 }
 
 Id Builder::type_runtime_block(Id element, u32 stride) {
-  const bool fresh = !known_.contains({static_cast<u32>(spv::Op::OpTypeRuntimeArray), 0, element});
+  const Id unused = next_id_;
   const Id array = global(spv::Op::OpTypeRuntimeArray, {element});
   const Id block = global(spv::Op::OpTypeStruct, {array});
-  if (fresh) {
+  if (array == unused) {
     decorate(array, spv::Decoration::ArrayStride, {stride});
     decorate(block, spv::Decoration::Block);
     decorate_member(block, 0, spv::Decoration::Offset, {0});
@@ -143,9 +149,7 @@ Id Builder::constant_bits(Id type, u32 bits, u64 x) {
 Id Builder::constant_splat(Id vector_type, Id component, u32 count) {
   if (count == 1) return component;
   const std::vector<u32> parts(count, component);
-  std::vector<u32> key = {static_cast<u32>(spv::Op::OpConstantComposite), vector_type};
-  key.insert(key.end(), parts.begin(), parts.end());
-  return shared_global(std::move(key), spv::Op::OpConstantComposite, vector_type, parts);
+  return shared_global(spv::Op::OpConstantComposite, vector_type, parts);
 }
 
 Id Builder::global_variable(spv::StorageClass storage, Id pointee) {

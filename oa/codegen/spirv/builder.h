@@ -5,11 +5,11 @@
 #pragma once
 
 #include <initializer_list>
-#include <map>
 #include <set>
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "oa/codegen/spirv/extension_ops.h"
@@ -81,9 +81,16 @@ class Builder {
   std::vector<u32> finish(spv::MemoryModel memory_model);
 
  private:
+  // A type or constant: where its words stand in globals_.
+  struct Known {
+    size_t at;
+    u32 variant;
+  };
+
   Id global(spv::Op op, std::initializer_list<u32> operands);
   Id global_typed(spv::Op op, Id type, std::initializer_list<u32> operands);
-  Id shared_global(std::vector<u32> key, spv::Op op, Id type, std::span<const u32> operands);
+  // `variant` tells apart what the operands do not (a stride).
+  Id shared_global(spv::Op op, Id type, std::span<const u32> operands, u32 variant = 0);
 
   Id next_id_ = 1;
   Id glsl_ = 0;
@@ -91,7 +98,7 @@ class Builder {
   Id block_ = 0;
   std::set<u32> capabilities_;
   std::set<std::string> extensions_;
-  std::map<std::vector<u32>, Id> known_;  // opcode, type, operands -> id
+  std::unordered_multimap<u64, Known> known_;  // by a hash of what follows
   std::vector<Id> interface_;
   std::vector<std::pair<spv::ExecutionMode, std::vector<u32>>> modes_;
   std::vector<u32> decorations_;
