@@ -48,6 +48,11 @@ class OnDevice : public testing::TestWithParam<const char*> {
     if (engine_) engine_->check_guards();
   }
   Engine& engine() { return *engine_; }
+  // A software driver takes long to compile a kernel: sweeps over extents take every step there
+  // only on the CPU.
+  i64 stride(i64 on_lavapipe) const {
+    return std::string_view(GetParam()) == "cpu" ? 1 : on_lavapipe;
+  }
 
   template <class T>
   Matrix from(const Shape& shape, const std::vector<T>& values) {
