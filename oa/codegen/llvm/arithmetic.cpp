@@ -94,29 +94,21 @@ LlvmValue Lowering::compare(Op op, Scalar s, LlvmValue a, LlvmValue b) {
   }
 }
 
-// NaN when either is NaN. `a < b ? a : b` already yields a NaN in b, so a constant goes first: only
-// a NaN in the first operand needs the second select.
+// NaN when either is NaN; the sign of a zero is left open, which saves half of the instructions.
+// The test for NaN falls on the operand that comes last here, so that a running maximum, usually
+// written first, waits for fewer of them.
 LlvmValue Lowering::min_max(const Instr& instr, LlvmValue a, LlvmValue b) {
   const Scalar s = instr.type.scalar;
   const bool min = instr.op == Op::Min;
+  if (s == Scalar::Bool) return min ? b_.and_(a, b) : b_.or_(a, b);
   if (!is_float(s)) {
     const char* name =
         is_signed(s) ? (min ? "llvm.smin" : "llvm.smax") : (min ? "llvm.umin" : "llvm.umax");
-    if (s == Scalar::Bool) return min ? b_.and_(a, b) : b_.or_(a, b);
     return b_.call(name, {Builder::type_of(a)}, {a, b});
   }
-  if (LLVMIsConstant(b)) std::swap(a, b);
-  const LlvmValue first = b_.fcmp(min ? LLVMRealOLT : LLVMRealOGT, a, b);
-  const LlvmValue picked = b_.select(first, a, b);
-  if (LLVMIsConstant(a)) {
-    const LlvmValue one = Builder::count(a) ? LLVMGetAggregateElement(a, 0) : a;
-    LLVMBool lossy = false;
-    if (one && LLVMIsAConstantFP(one)) {
-      const f64 x = LLVMConstRealGetDouble(one, &lossy);
-      if (x == x) return picked;  // constants here are splats
-    }
-  }
-  return b_.select(b_.fcmp(LLVMRealUNO, a, a), a, picked);
+  const LlvmValue v = b_.call(min ? "llvm.minimum" : "llvm.maximum", {Builder::type_of(a)}, {b, a});
+  if (LLVMCanValueUseFastMathFlags(v)) LLVMSetFastMathFlags(v, LLVMFastMathNoSignedZeros);
+  return v;
 }
 
 // Division that never traps: a zero divisor and the one overflow of signed division are replaced.
@@ -149,20 +141,40 @@ LlvmValue Lowering::divide_by_double(Op op, bool is_signed, LlvmValue a, LlvmVal
     return is_signed ? LLVMBuildSIToFP(b_.at, v, real, "") : LLVMBuildUIToFP(b_.at, v, real, "");
   };
   const LlvmValue q = LLVMBuildFDiv(b_.at, to_double(a), to_double(b), "");
-  // Through 64 bits: INT_MIN / -1 fits there and wraps back.
-  const LlvmType wide = Builder::like(b_.i64, a);
   LlvmValue n = nullptr;
   if (is_signed) {
-    const LlvmValue limited = b_.call("llvm.fptosi.sat", {Builder::type_of(a), real}, {q});
-    // 2^31 saturates to INT_MAX; the wrapped result is INT_MIN.
-    const LlvmValue over = b_.fcmp(LLVMRealOGE, q, b_.real(real, 2147483648.0));
-    n = b_.select(over, b_.integer(Builder::type_of(a), 0x80000000u), limited);
+    // INT_MIN / -1 is the one quotient out of range; it wraps.
+    const LlvmValue over = b_.fcmp(LLVMRealOGE, q, b_.real(real, 0x1p31));
+    n = b_.select(over, b_.integer(Builder::type_of(a), 0x80000000u),
+                  LLVMBuildFPToSI(b_.at, q, Builder::type_of(a), ""));
   } else if (target_.has("avx512f")) {
     n = LLVMBuildFPToUI(b_.at, q, Builder::type_of(a), "");
   } else {
-    n = b_.trunc(LLVMBuildFPToUI(b_.at, q, wide, ""), b_.i32);
+    n = b_.trunc(LLVMBuildFPToUI(b_.at, q, Builder::like(b_.i64, a), ""), b_.i32);
   }
   return op == Op::Div ? n : b_.sub(a, b_.mul(n, b));
+}
+
+// Saturating, NaN to 0. On vectors LLVM's own intrinsic goes lane by lane; here the plain
+// conversion, whose result out of range is never picked.
+LlvmValue Lowering::float_to_int(Scalar to, LlvmValue v) {
+  const LlvmType type = Builder::like(b_.value_type(to), v), real = Builder::type_of(v);
+  const bool sign = is_signed(to), wide = size_bytes(to) == 8;
+  if (!Builder::count(v))
+    return b_.call(sign ? "llvm.fptosi.sat" : "llvm.fptoui.sat", {type, real}, {v});
+  const f64 limit = wide ? (sign ? 0x1p63 : 0x1p64) : (sign ? 0x1p31 : 0x1p32);
+  const u64 top = (wide ? ~0ull : 0xffffffffull) >> sign;
+  const LlvmValue over = b_.fcmp(LLVMRealOGE, v, b_.real(real, limit));
+  if (!sign) {
+    const LlvmValue n = b_.select(over, b_.integer(type, top), LLVMBuildFPToUI(b_.at, v, type, ""));
+    return b_.select(b_.fcmp(LLVMRealOGE, v, b_.zero(real)), n, b_.zero(type));
+  }
+  // The least integer is a float, so the lower end is a maximum; it takes NaN along.
+  const LlvmValue least = b_.real(real, -limit);
+  const LlvmValue raised = b_.select(b_.fcmp(LLVMRealOGT, v, least), v, least);
+  const LlvmValue n =
+      b_.select(over, b_.integer(type, top), LLVMBuildFPToSI(b_.at, raised, type, ""));
+  return b_.select(b_.fcmp(LLVMRealORD, v, b_.zero(real)), n, b_.zero(type));
 }
 
 LlvmValue Lowering::cast(Scalar from, Scalar to, LlvmValue v) {
@@ -182,10 +194,7 @@ LlvmValue Lowering::cast(Scalar from, Scalar to, LlvmValue v) {
     return size_bytes(to) > size_bytes(from) ? LLVMBuildFPExt(b_.at, v, type, "")
                                              : LLVMBuildFPTrunc(b_.at, v, type, "");
   }
-  if (from_real) {
-    return b_.call(is_signed(to) ? "llvm.fptosi.sat" : "llvm.fptoui.sat",
-                   {type, Builder::type_of(v)}, {v});
-  }
+  if (from_real) return float_to_int(to, v);
   if (to_real) {
     return is_signed(from) ? LLVMBuildSIToFP(b_.at, v, type, "")
                            : LLVMBuildUIToFP(b_.at, v, type, "");

@@ -92,6 +92,7 @@ class Lowering {
   LlvmValue min_max(const Instr& instr, LlvmValue a, LlvmValue b);
   LlvmValue compare(kernel::Op op, Scalar s, LlvmValue a, LlvmValue b);
   LlvmValue cast(Scalar from, Scalar to, LlvmValue v);
+  LlvmValue float_to_int(Scalar to, LlvmValue v);
   void select(ValueId id);
   void vec_build(ValueId id);
   void vec_extract(ValueId id);
