@@ -1,12 +1,33 @@
-// The `oa` command.
+// The `oa` command. Exit status: 0 success, 1 an error (one line on standard error), 2 wrong usage.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "apps/oa/commands.h"
+#include "oa/core/error.h"
 
 int main(int argc, char** argv) {
-  CLI::App app{"OA: neural networks and reinforcement learning on any machine"};
+  CLI::App app{"OA: neural networks and reinforcement learning on any machine", "oa"};
   app.set_version_flag("--version", "oa " OA_VERSION);
-  CLI11_PARSE(app, argc, argv);
-  fmt::print("{}", app.help());
+  app.require_subcommand(1);
+  oa::command::Action action;
+  oa::command::add_info(app, action);
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;  // 0: --help or --version
+  }
+  try {
+    action();
+    if (std::fflush(stdout) != 0) {
+      oa::fail(oa::ErrorKind::Io, "output", "cannot write, {}", std::strerror(errno));
+    }
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "oa: {}\n", error.what());
+    return 1;
+  }
   return 0;
 }

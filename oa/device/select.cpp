@@ -2,7 +2,7 @@
 
 #include <charconv>
 #include <cstdlib>
-#include <optional>
+#include <string_view>
 
 #include "oa/core/error.h"
 #include "oa/device/vulkan/instance.h"
@@ -19,17 +19,23 @@ std::string describe(const std::vector<DeviceInfo>& devices) {
   return text;
 }
 
-// Index of the first Vulkan device of a kind.
-std::optional<u32> first_of(const std::vector<DeviceInfo>& vulkan, DeviceKind kind) {
-  for (u32 i = 0; i < vulkan.size(); ++i) {
-    if (vulkan[i].kind == kind) return i;
-  }
-  return std::nullopt;
+constexpr std::string_view kVulkanPrefix = "vulkan:";
+
+std::string wanted_name(const std::string& name) {
+  const char* env = std::getenv("OA_DEVICE");
+  return name.empty() && env != nullptr ? env : name;
 }
 
-std::optional<u32> best_hardware(const std::vector<DeviceInfo>& vulkan) {
-  if (auto i = first_of(vulkan, DeviceKind::DiscreteGpu)) return i;
-  return first_of(vulkan, DeviceKind::IntegratedGpu);
+const DeviceInfo* first_of(const std::vector<DeviceInfo>& devices, DeviceKind kind) {
+  for (const DeviceInfo& d : devices) {
+    if (d.kind == kind) return &d;
+  }
+  return nullptr;
+}
+
+const DeviceInfo* best_hardware(const std::vector<DeviceInfo>& devices) {
+  const DeviceInfo* discrete = first_of(devices, DeviceKind::DiscreteGpu);
+  return discrete != nullptr ? discrete : first_of(devices, DeviceKind::IntegratedGpu);
 }
 
 // Keeps the drivers loaded from the listing of devices to the opening of one.
@@ -41,16 +47,6 @@ std::shared_ptr<vulkan::Instance> hold_drivers() {
   }
 }
 
-std::optional<u32> index_in(const std::string& name) {
-  constexpr std::string_view prefix = "vulkan:";
-  if (!name.starts_with(prefix)) return std::nullopt;
-  u32 index = 0;
-  const char* end = name.data() + name.size();
-  const auto [rest, error] = std::from_chars(name.data() + prefix.size(), end, index);
-  if (error != std::errc() || rest != end) return std::nullopt;
-  return index;
-}
-
 }  // namespace
 
 std::vector<DeviceInfo> list_devices(std::string* why) {
@@ -59,31 +55,37 @@ std::vector<DeviceInfo> list_devices(std::string* why) {
   return devices;
 }
 
-std::unique_ptr<Device> open(const std::string& name, const DeviceOptions& options) {
-  std::string wanted = name;
-  if (wanted.empty()) {
-    if (const char* env = std::getenv("OA_DEVICE")) wanted = env;
+std::string choose(const std::string& name, const std::vector<DeviceInfo>& devices,
+                   const std::string& why) {
+  const std::string wanted = wanted_name(name);
+  const DeviceInfo* chosen = nullptr;
+  if (wanted == "cpu") chosen = first_of(devices, DeviceKind::Cpu);
+  if (wanted.empty() || wanted == "vulkan") chosen = best_hardware(devices);
+  if (wanted.empty() && chosen == nullptr) chosen = first_of(devices, DeviceKind::Cpu);
+  if (wanted == "lavapipe") chosen = first_of(devices, DeviceKind::SoftwareGpu);
+  if (wanted.starts_with(kVulkanPrefix)) {
+    for (const DeviceInfo& d : devices) {
+      if (d.id == wanted) chosen = &d;
+    }
   }
-  if (wanted == "cpu") return open_cpu(options);
-  const std::shared_ptr<vulkan::Instance> drivers = hold_drivers();
-  std::string why;
-  const std::vector<DeviceInfo> vulkan = vulkan_devices(&why);
-  if (wanted.empty()) {
-    const auto best = best_hardware(vulkan);
-    return best ? open_vulkan(*best, options) : open_cpu(options);
-  }
-  std::optional<u32> index;
-  if (wanted == "vulkan") index = best_hardware(vulkan);
-  if (wanted == "lavapipe") index = first_of(vulkan, DeviceKind::SoftwareGpu);
-  if (const auto i = index_in(wanted); i && *i < vulkan.size()) index = i;
-  if (!index) {
-    std::vector<DeviceInfo> all = {cpu_info()};
-    all.insert(all.end(), vulkan.begin(), vulkan.end());
+  if (chosen == nullptr) {
     fail(ErrorKind::NoSuitableDevice, "open",
-         "no device of that name, got \"{}\", expected one of: {}{}", wanted, describe(all),
+         "no device of that name, got \"{}\", expected one of: {}{}", wanted, describe(devices),
          why.empty() ? "" : " (Vulkan: " + why + ")");
   }
-  return open_vulkan(*index, options);
+  return chosen->id;
+}
+
+std::unique_ptr<Device> open(const std::string& name, const DeviceOptions& options) {
+  if (wanted_name(name) == "cpu") return open_cpu(options);
+  const std::shared_ptr<vulkan::Instance> drivers = hold_drivers();
+  std::string why;
+  const std::vector<DeviceInfo> devices = list_devices(&why);
+  const std::string id = choose(name, devices, why);
+  if (id == "cpu") return open_cpu(options);
+  u32 index = 0;
+  std::from_chars(id.data() + kVulkanPrefix.size(), id.data() + id.size(), index);
+  return open_vulkan(index, options);
 }
 
 }  // namespace oa::device

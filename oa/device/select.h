@@ -13,13 +13,17 @@ namespace oa::device {
 // device.
 std::vector<DeviceInfo> list_devices(std::string* why = nullptr);
 
-// Opens a device by name:
+// The id of the device, of those listed, that a name means:
 //   ""          OA_DEVICE if set, else the best: discrete GPU, integrated GPU, the CPU
 //   "cpu"       the CPU
 //   "vulkan"    the best Vulkan device that is hardware
 //   "vulkan:1"  the Vulkan device with that index
 //   "lavapipe"  the software Vulkan driver
 // Throws NoSuitableDevice, which lists what exists, when the name fits nothing.
+std::string choose(const std::string& name, const std::vector<DeviceInfo>& devices,
+                   const std::string& why = {});
+
+// Opens the device that a name means.
 std::unique_ptr<Device> open(const std::string& name, const DeviceOptions& options = {});
 
 }  // namespace oa::device

@@ -1,0 +1,14 @@
+// The subcommands of `oa`. Each adds its options to the command line and sets `action` when it was
+// chosen; main() runs the action after parsing and turns errors into exit codes.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+
+namespace oa::command {
+
+using Action = std::function<void()>;
+
+void add_info(CLI::App& app, Action& action);
+
+}  // namespace oa::command
