@@ -12,10 +12,13 @@ struct MathTables;
 
 template <>
 struct MathTables<f32> {
+  // pi/2; subtracting n times the first three parts is exact for n < 2^16
+  static constexpr f32 half_pi[] = {0x1.92p0f, 0x1.ep-12f, 0x1.b4p-16f, 0x1.4442d2p-24f,
+                                    -0x1.ee59dap-50f};
   // ln(2); n times the first part is exact
   static constexpr f32 ln2[] = {0x1.62e4p-1f, 0x1.7f7d1cp-20f};
-  // pi/2; n times the first two parts is exact for n < 2^16
-  static constexpr f32 half_pi[] = {0x1.92p0f, 0x1.fap-12f, 0x1.54442ep-20f, -0x1.cf72cep-45f};
+  // pi/2
+  static constexpr f32 quarter_turn[] = {0x1.921fb6p0f, -0x1.777a5cp-25f};
   // log2(e)
   static constexpr f32 log2e[] = {0x1.715476p0f, 0x1.4ae0cp-26f};
   // 2/sqrt(pi)
@@ -57,11 +60,13 @@ struct MathTables<f32> {
 
 template <>
 struct MathTables<f64> {
+  // pi/2; subtracting n times the first three parts is exact for n < 2^36
+  static constexpr f64 half_pi[] = {0x1.921f8p0, 0x1.aa22p-19, 0x1.68cp-39, 0x1.1a62633145c07p-54,
+                                    -0x1.f1976b7ed8fb8p-110};
   // ln(2); n times the first part is exact
   static constexpr f64 ln2[] = {0x1.62e42fefa3p-1, 0x1.3de6af278ece6p-42};
-  // pi/2; n times the first two parts is exact for n < 2^31
-  static constexpr f64 half_pi[] = {0x1.921fbp0, 0x1.5110bp-22, 0x1.18469898cc517p-44,
-                                    0x1.b839a252049c1p-104};
+  // pi/2
+  static constexpr f64 quarter_turn[] = {0x1.921fb54442d18p0, 0x1.1a62633145c07p-54};
   // log2(e)
   static constexpr f64 log2e[] = {0x1.71547652b82fep0, 0x1.777d0ffda0d24p-56};
   // 2/sqrt(pi)

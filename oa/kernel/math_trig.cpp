@@ -1,6 +1,6 @@
 // Sine and cosine: the angle is n pi/2 + r with n an integer and |r| <= pi/4. The low bits of n
-// choose sine or cosine of r and the sign. Taking n pi/2 from x in four parts keeps r exact where
-// it is small.
+// choose sine or cosine of r and the sign. n pi/2 is taken from x in five parts, three of them
+// exactly, so that a small r keeps its digits.
 #include "oa/kernel/math.h"
 #include "oa/kernel/math_parts.h"
 
@@ -41,17 +41,24 @@ SinCos<S> sin_cos_near_zero(const Val<S>& r) {
 template <Scalar S>
 Val<S> turned(const SinCos<S>& near, const typename Format<S>::Bits& turn) {
   const Val<S> y = select((turn & 1) == 0, near.sine, near.cosine);
-  // Where n is too large to be exact, r has no meaning: at least stay in the range of the function.
-  const Val<S> bounded = at_least(at_most(y, Val<S>(1)), Val<S>(-1));
-  return from_bits<S>(bits_of(bounded) ^ ((turn & 2) << (Format<S>::kDouble ? 62 : 30)));
+  return from_bits<S>(bits_of(y) ^ ((turn & 2) << (Format<S>::kDouble ? 62 : 30)));
+}
+
+// Where x is too large for n to be exact, r has no meaning: at least stay in the range of the
+// function.
+template <Scalar S>
+Val<S> bounded(const Val<S>& y) {
+  return at_least(at_most(y, Val<S>(1)), Val<S>(-1));
 }
 
 template <Scalar S>
 std::pair<Value, Value> sin_cos_turns_of(const Val<S>& x) {
   using F = Format<S>;
+  using T = typename F::Tables;
   const Val<S> shifted = fma(x, 4, Val<S>(F::kRound));
-  const Val<S> quarter = fma(x, 4, -(shifted - F::kRound));
-  const SinCos<S> near = sin_cos_near_zero(quarter * 1.57079632679489661923);
+  const Val<S> quarter = fma(x, 4, -(shifted - F::kRound));  // of a turn, exact
+  const Val<S> r = fma(quarter, Val<S>(T::quarter_turn[0]), quarter * T::quarter_turn[1]);
+  const SinCos<S> near = sin_cos_near_zero(r);
   const typename F::Bits turn = bits_of(shifted);
   return {turned(near, turn), turned(near, turn + 1)};
 }
@@ -61,13 +68,13 @@ std::pair<Value, Value> sin_cos_turns_of(const Val<S>& x) {
 Value sin(const Value& x) {
   return by_format("kernel::sin", x, [](auto v) -> Value {
     const auto angle = reduce(v);
-    return select(v == 0, v, turned(sin_cos_near_zero(angle.r), angle.turn));  // keeps -0
+    return select(v == 0, v, bounded(turned(sin_cos_near_zero(angle.r), angle.turn)));  // keeps -0
   });
 }
 Value cos(const Value& x) {
   return by_format("kernel::cos", x, [](auto v) -> Value {
     const auto angle = reduce(v);
-    return turned(sin_cos_near_zero(angle.r), angle.turn + 1);
+    return bounded(turned(sin_cos_near_zero(angle.r), angle.turn + 1));
   });
 }
 std::pair<Value, Value> sin_cos_turns(const Value& x) {

@@ -94,16 +94,22 @@ def literal(x, double):
 def constants(double):
     full = FORMAT[double]
     half = full // 2 - (1 if double else 0)  # 12 or 25: a product of two such parts is exact
-    short = 8 if not double else 22
     rows = [
         ("ln2", "ln(2); n times the first part is exact", LN2, [16 if not double else 41, full]),
-        ("half_pi", "pi/2; n times the first two parts is exact for n < 2^%d" % (full - short), mp.pi / 2,
-         [short, short, full, full]),
+        ("quarter_turn", "pi/2", mp.pi / 2, [full, full]),
         ("log2e", "log2(e)", 1 / LN2, [full, full]),
         ("erf_slope", "2/sqrt(pi)", 2 / mp.sqrt(mp.pi), [full, full]),
         ("two_log2e", "2 log2(e) for exact products", 2 / LN2, [half, full]),
         ("two_log2e_3", "2/3 log2(e) for exact products", 2 / (3 * LN2), [half, full]),
     ]
+    # The first three parts of pi/2 end where their products with n < 2^16 (2^36) and all differences still fit.
+    cuts, rest = [], mp.pi / 2
+    for last in (17, 34, 51) if double else (7, 15, 23):
+        cuts.append(mp.floor(mp.ldexp(rest, last)) / mpf(2) ** last)
+        rest -= cuts[-1]
+    print("  // pi/2; subtracting n times the first three parts is exact for n < 2^%d" % (36 if double else 16))
+    print("  static constexpr %s half_pi[] = {%s};" % ("f64" if double else "f32", ", ".join(
+        literal(v, double) for v in cuts + split(rest, [full, full], double))))
     for name, comment, x, parts in rows:
         print("  // %s" % comment)
         print("  static constexpr %s %s[] = {%s};" % ("f64" if double else "f32", name, ", ".join(
