@@ -284,6 +284,7 @@ class Partition {
     follows_reduction_[n] = after;
     per_row_[n] = d.group.kind == Group::Kind::Reduce && all_per_row && after &&
                   node(n).outputs[0].spec.shape.elements() == rows_of(d.group);
+    if (!c_.options.fuse) return;
     for (u32 g : groups) {
       if (g != home && drafts_[g].alive) merge(home, g, n);
     }
