@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "oa/core/error.h"
+#include "oa/device/checked/checked_device.h"
 #include "oa/device/vulkan/instance.h"
 
 namespace oa::device {
@@ -77,7 +78,10 @@ std::string choose(const std::string& name, const std::vector<DeviceInfo>& devic
 }
 
 std::unique_ptr<Device> open(const std::string& name, const DeviceOptions& options) {
-  if (wanted_name(name) == "cpu") return open_cpu(options);
+  const std::string wanted = wanted_name(name);
+  if (wanted == "cpu") return open_cpu(options);
+  if (wanted == "checked") return open_checked(CheckedShape::Cpu);
+  if (wanted == "checked:gpu") return open_checked(CheckedShape::Gpu);
   const std::shared_ptr<vulkan::Instance> drivers = hold_drivers();
   std::string why;
   const std::vector<DeviceInfo> devices = list_devices(&why);

@@ -23,7 +23,9 @@ std::vector<DeviceInfo> list_devices(std::string* why = nullptr);
 std::string choose(const std::string& name, const std::vector<DeviceInfo>& devices,
                    const std::string& why = {});
 
-// Opens the device that a name means.
+// Opens the device that a name means. Besides those listed there are "checked", the reference
+// interpreter that finds races and bad accesses, and "checked:gpu", the same with kernels in the
+// shape of a GPU.
 std::unique_ptr<Device> open(const std::string& name, const DeviceOptions& options = {});
 
 }  // namespace oa::device

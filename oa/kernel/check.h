@@ -9,8 +9,9 @@
 
 namespace oa::kernel {
 
-// Verifies the kernel, runs it over `buffers` (see BufferView), and leaves the results there. Then
-// its text must parse back to the same kernel. Throws Error (Internal) with the first fault.
+// Verifies the kernel, runs it over `buffers` (see BufferView), and leaves the results there. Its
+// text must parse back to the same kernel, and the simplified kernel must give the same bits (any
+// NaN for a NaN). Throws Error (Internal) with the first fault.
 void run_checked(const Kernel& kernel, std::span<const u64> args,
                  std::span<const BufferView> buffers, u32 groups,
                  const InterpretOptions& options = {});

@@ -15,13 +15,13 @@ using Cells = std::vector<u64>;  // lane-major components; a fragment's elements
 
 class Interpreter {
  public:
-  Interpreter(const Kernel& k, std::span<const u64> args, std::span<const BufferView> buffers,
-              u32 groups, const InterpretOptions& options)
+  Interpreter(const Kernel& k, std::span<const u64> args, DeviceMemory& memory, u32 groups,
+              const InterpretOptions& options)
       : k_(k),
         args_(args),
         groups_(groups),
         options_(options),
-        device_(k, buffers, options),
+        device_(memory),
         values_(k.instrs.size()) {
     if (args.size() != k.params) {
       invalid("kernel::interpret", "parameters of {}, got {}, expected {}", k.name, args.size(),
@@ -448,7 +448,7 @@ class Interpreter {
   std::span<const u64> args_;
   u32 groups_;
   const InterpretOptions& options_;
-  DeviceMemory device_;
+  DeviceMemory& device_;
   std::vector<SharedMemory> shared_;
   std::vector<Var> vars_;
   std::vector<Cells> values_;
@@ -458,9 +458,15 @@ class Interpreter {
 
 }  // namespace
 
+void interpret(const Kernel& kernel, std::span<const u64> args, DeviceMemory& memory, u32 groups,
+               const InterpretOptions& options) {
+  Interpreter(kernel, args, memory, groups, options).run();
+}
+
 void interpret(const Kernel& kernel, std::span<const u64> args, std::span<const BufferView> buffers,
                u32 groups, const InterpretOptions& options) {
-  Interpreter(kernel, args, buffers, groups, options).run();
+  DeviceMemory memory(buffers, DeviceMemory::granule_of(kernel), options);
+  interpret(kernel, args, memory, groups, options);
 }
 
 }  // namespace oa::kernel

@@ -39,16 +39,24 @@ std::string Cell::touch(Access access, u32 lane, u32 epoch, bool same_value) {
   return {};
 }
 
-std::string Cell::touch_group(Access access, u32 group) {
+std::string Cell::touch_group(Access access, u32 group, u32 oldest, u32 first) {
   for (Access other : {Access::Write, Access::Atomic, Access::Read}) {
     const int o = static_cast<int>(other);
     if (group_[o] == ~0u || !conflict(access, other)) continue;
-    if (group_[o] == group && !many_[o]) continue;
-    return fmt::format("race between groups, the cell was {} by group {}", kPast[o], group_[o]);
+    if (group_[o] < oldest || (group_[o] == group && !many_[o])) continue;
+    if (group_[o] < first) {
+      return fmt::format(
+          "race between dispatches, the cell was {} by an earlier one without a "
+          "barrier in between",
+          kPast[o]);
+    }
+    return fmt::format("race between groups, the cell was {} by group {}", kPast[o],
+                       group_[o] - first);
   }
   const int own = static_cast<int>(access);
-  if (group_[own] == ~0u) {
+  if (group_[own] == ~0u || group_[own] < oldest) {
     group_[own] = group;
+    many_[own] = false;
   } else if (group_[own] != group) {
     many_[own] = true;
   }
@@ -60,23 +68,16 @@ void report(const Place& place, const std::string& what) {
        place.kernel->name, print(*place.kernel, place.instr), what, place.group, place.lane);
 }
 
-DeviceMemory::DeviceMemory(const Kernel& kernel, std::span<const BufferView> buffers,
+DeviceMemory::DeviceMemory(std::span<const BufferView> buffers, u32 granule,
                            const InterpretOptions& options)
-    : options_(options) {
-  for (const Instr& i : kernel.instrs) {
-    const bool device = (i.op >= Op::Load && i.op <= Op::AtomicCas) || i.op == Op::FragLoad ||
-                        i.op == Op::FragStore;
-    if (device) granule_ = std::min(granule_, size_bytes(i.elem));
-  }
+    : granule_(granule), options_(options) {
   for (const BufferView& view : buffers) {
     if (view.bytes == 0) continue;
     if (view.initialised && view.initialised->size() != view.bytes) {
       invalid("kernel::interpret", "flags of the buffer at {:#x}, got {}, expected {}",
               view.address, view.initialised->size(), view.bytes);
     }
-    // A block may start inside a cell of its granule.
-    const u64 lead = view.address % granule_;
-    blocks_.push_back({view, std::vector<Cell>((lead + view.bytes + granule_ - 1) / granule_)});
+    blocks_.push_back({view, {}});
   }
   std::ranges::sort(blocks_, {}, [](const Block& b) { return b.view.address; });
   for (size_t b = 1; b < blocks_.size(); ++b) {
@@ -86,6 +87,22 @@ DeviceMemory::DeviceMemory(const Kernel& kernel, std::span<const BufferView> buf
               before.address, before.bytes, blocks_[b].view.address);
     }
   }
+}
+
+u32 DeviceMemory::granule_of(const Kernel& kernel) {
+  u32 granule = 4;
+  for (const Instr& i : kernel.instrs) {
+    const bool device = (i.op >= Op::Load && i.op <= Op::AtomicCas) || i.op == Op::FragLoad ||
+                        i.op == Op::FragStore;
+    if (device) granule = std::min(granule, size_bytes(i.elem));
+  }
+  return granule;
+}
+
+void DeviceMemory::begin_dispatch(u32 groups, bool barrier) {
+  first_ = next_;
+  next_ += groups;
+  if (barrier) oldest_ = first_;
 }
 
 DeviceMemory::Block* DeviceMemory::block_of(u64 address) {
@@ -127,13 +144,19 @@ DeviceMemory::Spot DeviceMemory::locate(const Place& place, u64 address, i64 ind
 void DeviceMemory::touch(const Place& place, Spot spot, u32 size, Access access, u32 lane,
                          bool same_value) {
   if (!options_.check_races && !options_.check_group_races) return;
+  // A block may start inside a cell.
   const u64 lead = spot.block->view.address % granule_;
+  if (spot.block->cells.empty()) {
+    spot.block->cells.resize((lead + spot.block->view.bytes + granule_ - 1) / granule_);
+  }
   const u64 first = (lead + spot.offset) / granule_;
   for (u64 c = first; c < first + size / granule_; ++c) {
     Cell& cell = spot.block->cells[c];
     std::string wrong;
     if (options_.check_races) wrong = cell.touch(access, lane, epoch_, same_value);
-    if (wrong.empty() && options_.check_group_races) wrong = cell.touch_group(access, place.group);
+    if (wrong.empty() && options_.check_group_races) {
+      wrong = cell.touch_group(access, first_ + place.group, oldest_, first_);
+    }
     if (!wrong.empty()) {
       report(place, fmt::format("{}, at byte {} of the {} bytes at {:#x}", wrong, spot.offset,
                                 spot.block->view.bytes, spot.block->view.address));

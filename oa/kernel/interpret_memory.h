@@ -20,7 +20,9 @@ class Cell {
  public:
   // Notes an access; returns what is wrong with it, empty if nothing.
   std::string touch(Access access, u32 lane, u32 epoch, bool same_value);
-  std::string touch_group(Access access, u32 group);
+  // Groups are numbered through all dispatches; those below `oldest` are done, those below `first`
+  // belong to earlier dispatches.
+  std::string touch_group(Access access, u32 group, u32 oldest, u32 first);
 
  private:
   struct Stamp {
@@ -45,9 +47,14 @@ struct Place {
 
 class DeviceMemory {
  public:
-  DeviceMemory(const Kernel& kernel, std::span<const BufferView> buffers,
-               const InterpretOptions& options);
+  // Accesses are told apart in cells of `granule` bytes: no more than granule_of() any kernel.
+  DeviceMemory(std::span<const BufferView> buffers, u32 granule, const InterpretOptions& options);
 
+  // Bytes of the smallest element of device memory that a kernel touches, 4 at most.
+  static u32 granule_of(const Kernel& kernel);
+
+  // The next dispatch over this memory. Without a barrier it may run beside those before.
+  void begin_dispatch(u32 groups, bool barrier);
   void next_epoch() { ++epoch_; }
 
   // One element of `elem` at address + index * size; values in their bits.
@@ -58,7 +65,7 @@ class DeviceMemory {
  private:
   struct Block {
     BufferView view;
-    std::vector<Cell> cells;
+    std::vector<Cell> cells;  // made at the first touch
   };
   struct Spot {
     Block* block;
@@ -71,10 +78,15 @@ class DeviceMemory {
 
   std::vector<Block> blocks_;  // by address
   size_t recent_ = 0;
-  u32 granule_ = 4;  // bytes of a cell: the smallest element that the kernel touches
+  u32 granule_;
   u32 epoch_ = 0;
+  u32 oldest_ = 0, first_ = 0, next_ = 0;  // numbers of groups, see Cell
   const InterpretOptions& options_;
 };
+
+// As interpret() over buffers, within a sequence of dispatches over one memory.
+void interpret(const Kernel& kernel, std::span<const u64> args, DeviceMemory& memory, u32 groups,
+               const InterpretOptions& options);
 
 // One shared slot.
 class SharedMemory {

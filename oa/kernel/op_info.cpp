@@ -34,6 +34,7 @@ constexpr std::array<OpInfo, kOps> table() {
 
   at(Op::Load) = memory(2);
   at(Op::Store) = memory(3);
+  at(Op::Store).imm = ImmUse::Streaming;
   at(Op::Atomic) = memory(3);
   at(Op::Atomic).imm = ImmUse::Atomic;
   at(Op::AtomicCas) = memory(4);

@@ -7,7 +7,7 @@
 namespace oa::kernel {
 
 // What `imm` means.
-enum class ImmUse : u8 { None, Bits, Number, Atomic, Scope, Layout };
+enum class ImmUse : u8 { None, Bits, Number, Atomic, Scope, Layout, Streaming };
 
 // What `slot` means.
 enum class SlotUse : u8 { None, Shared, OptionalShared, Var };

@@ -260,7 +260,8 @@ class Parser {
     if (what.slot != SlotUse::None && token_.line == word.line) {
       if (const auto s = slot_name(letter)) i.slot = *s, take();
     }
-    if (what.imm != ImmUse::None) i.imm = imm(what.imm, i.type.scalar);
+    const bool hint = what.imm == ImmUse::Streaming && token_.kind != Token::Word;
+    if (what.imm != ImmUse::None && !hint) i.imm = imm(what.imm, i.type.scalar);
     args(i, word.line);
     extras(i, word.line);
     // The value is known to its regions (a For's index), and to everything after.
@@ -307,6 +308,7 @@ class Parser {
       if (text == "device") return chosen(kDeviceMemory);
       if (text == "shared+device") return chosen(kSharedMemory | kDeviceMemory);
     }
+    if (use == ImmUse::Streaming && text == "streaming") return chosen(1);
     if (use == ImmUse::Layout && (text == "row" || text == "col")) return chosen(text == "col");
     return number<u64>();
   }

@@ -75,6 +75,13 @@ void imm(std::string& out, const Instr& i) {
         return;
       }
       break;
+    case ImmUse::Streaming:
+      if (i.imm == 0) return;
+      if (i.imm == 1) {
+        out += " streaming";
+        return;
+      }
+      break;
     case ImmUse::Number: break;
   }
   put(out, " {}", i.imm);

@@ -41,7 +41,7 @@ class Rules {
       case Op::Sub:
       case Op::Mul:
       case Op::Div: return is_float(s_) ? float_arithmetic() : integer_arithmetic();
-      case Op::Rem: return integer_arithmetic();
+      case Op::Rem: return is_float(s_) ? kNoValue : integer_arithmetic();
       case Op::Min:
       case Op::Max: return extremum();
       case Op::And:

@@ -151,8 +151,7 @@ class Verifier {
     if (yields_value(i.op) && !is_legal(i.type)) {
       wrong("no legal type of a value, got {}", print(i.type));
     }
-    const bool streaming = i.op == Op::Store && i.imm == 1;
-    if (what.imm == ImmUse::None && i.imm != 0 && !streaming) wrong("immediate of {} has no meaning", i.imm);
+    if (what.imm == ImmUse::None && i.imm != 0) wrong("immediate of {} has no meaning", i.imm);
     types(i);
   }
 
@@ -286,7 +285,6 @@ class Verifier {
       case Op::RoundEven:
       case Op::Fma: return require(is_float(s), i.type, "result", "a float");
       case Op::MulHi: return same(i.type, Type{Scalar::U32}, "result");
-      case Op::Rem:
       case Op::Shl:
       case Op::Shr: return require(integer, i.type, "result", "an integer");
       case Op::Not:
@@ -328,6 +326,7 @@ class Verifier {
       }
       return;
     }
+    if (i.op == Op::Store && i.imm > 1) wrong("unknown hint {}", i.imm);
     const Type& value = n < i.args.size() ? arg(i, n) : i.type;
     if (value.is_fragment() || value.scalar != value_scalar(i.elem)) {
       wrong("value is {}, expected {}", print(value), name(value_scalar(i.elem)));

@@ -87,6 +87,7 @@ TEST(Print, RoundTripsEveryKindOfInstruction) {
     v.set(b.load(U32(4) * lane(), 4));
     b.store(U32(8) * lane(), *v);
     a.atomic(AtomicOp::Exchange, lane(), I32(-3));
+    c.store_streaming(lane(), F64(2.0));
     a.compare_exchange(lane(), I32(std::numeric_limits<i32>::min()), I32(2));
     ints.atomic(AtomicOp::Max, U32(1), group());
     barrier(kSharedMemory | kDeviceMemory);

@@ -107,8 +107,7 @@ TEST(Verify, Types) {
   EXPECT_EQ(fault("%20 = select f32x3 %3, %6, %6"),
             "%11 = select f32x3 %3, %6, %6: no legal type of a value, got f32x3");
   EXPECT_EQ(fault("%20 = sqrt u32 %1"), "%11 = sqrt u32 %1: result is u32, expected a float");
-  EXPECT_EQ(fault("%20 = rem f32 %2, %2"),
-            "%11 = rem f32 %2, %2: result is f32, expected an integer");
+  EXPECT_EQ(fault("%20 = rem f32 %2, %2"), "legal");
   EXPECT_EQ(fault("%20 = shl f32 %2, %2"),
             "%11 = shl f32 %2, %2: result is f32, expected an integer");
   EXPECT_EQ(fault("%20 = xor f32 %2, %2"),
@@ -163,6 +162,7 @@ TEST(Verify, Memory) {
   EXPECT_EQ(fault("%20 = load.u8 f32 %0, %1"),
             "%11 = load.u8 f32 %0, %1: value is f32, expected u32");
   EXPECT_EQ(fault("store.f32 %0, %1, %1"), "store.f32 %0, %1, %1: value is u32, expected f32");
+  EXPECT_EQ(fault("store.f32 2 %0, %1, %2"), "store.f32 2 %0, %1, %2: unknown hint 2");
   EXPECT_EQ(fault("%20 = atomic.f32 f32 add %0, %1, %2"),
             "%11 = atomic.f32 f32 add %0, %1, %2: element type is f32, expected i32 or u32");
   EXPECT_EQ(fault("%20 = atomic.u32 u32 add %0, %1, %4"),

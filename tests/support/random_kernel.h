@@ -189,7 +189,7 @@ class RandomProgram {
     const Scalar s = number_type();
     const Value a = pick(s), b = pick(s);
     if (is_float(s)) {
-      switch (below(options_.exact_floats ? 13 : 12)) {
+      switch (below(options_.exact_floats ? 14 : 12)) {
         case 0: return a + b;
         case 1: return a - b;
         case 2: return a * b;
@@ -202,6 +202,7 @@ class RandomProgram {
         case 9: return unary(Op::Ceil, a);
         case 10: return unary(Op::Trunc, a);
         case 11: return below(2) ? unary(Op::RoundEven, a) : unary(Op::Sqrt, unary(Op::Abs, a));
+        case 12: return a % b;
         default: return fma(a, b, pick(s));
       }
     }
