@@ -14,8 +14,7 @@ HeapOptions memory_options(const Physical& p) {
   if (!p.mapped) {
     return {.wanted = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT, .block_bytes = block, .mapped = false};
   }
-  return {.wanted = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT | VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT |
-                    VK_MEMORY_PROPERTY_HOST_COHERENT_BIT,
+  return {.wanted = kMappedMemory,
           .liked = VK_MEMORY_PROPERTY_HOST_CACHED_BIT,
           .block_bytes = block,
           .mapped = true};
@@ -152,22 +151,22 @@ u64 VulkanDevice::horizon() const {
   return core_->staging.has_uploads() ? core_->queue.next() : core_->queue.submitted();
 }
 
-void VulkanDevice::collect(const char* op) {
-  const u64 completed = core_->queue.completed(op);
-  core_->memory.collect(completed);
-  core_->arguments.collect(completed);
+void VulkanDevice::collect() {
+  core_->memory.collect(core_->queue.known_completed());
+  core_->arguments.collect(core_->queue.known_completed());
 }
 
 Memory VulkanDevice::allocate(u64 bytes) {
   constexpr const char* kOp = "vulkan::allocate";
   context_->require_sound();
   Heap& heap = core_->memory;
-  collect(kOp);
+  core_->queue.completed(kOp);
+  collect();
   std::optional<Memory> memory = heap.allocate(bytes);
   if (!memory && heap.last_release() > 0) {
     core_->staging.flush();
     core_->queue.wait(heap.last_release(), kOp);
-    collect(kOp);
+    collect();
     memory = heap.allocate(bytes);
   }
   if (!memory) {
@@ -178,9 +177,9 @@ Memory VulkanDevice::allocate(u64 bytes) {
     const DeviceInfo& info = context_->physical().info;
     const u64 left = context_->physical().memory_left(context_->instance().api());
     fail(ErrorKind::ResourceExhausted, kOp,
-         "no memory on '{}' ({}), got a request for {} bytes, expected at most {} in one piece; "
+         "no memory on '{}' ({}), got a request for {} bytes, expected at most {}; "
          "{} bytes are allocated, {} of {} bytes are free by the driver's budget",
-         info.name, result_name(heap.last_result()), bytes, info.max_allocation,
+         info.name, result_name(heap.last_result()), bytes, heap.max_bytes(),
          heap.allocated_bytes(), context_->physical().memory_budget ? std::to_string(left) : "?",
          info.memory_bytes);
   }
@@ -189,8 +188,10 @@ Memory VulkanDevice::allocate(u64 bytes) {
   return *memory;
 }
 
+// Asks the driver nothing, so that it cannot fail on a lost device.
 void VulkanDevice::release(const Memory& memory) {
   core_->memory.release(memory, horizon(), "vulkan::release");
+  collect();
 }
 
 MemoryReport VulkanDevice::memory_report() const {
@@ -291,6 +292,7 @@ void VulkanDevice::wait(Ticket ticket) {
   context_->require_sound();
   check_ticket(ticket, kOp);
   core_->queue.wait(ticket, kOp);
+  collect();
   context_->require_sound();
 }
 

@@ -79,7 +79,7 @@ class VulkanDevice final : public Device {
   };
 
   void run_trials();
-  void collect(const char* op);
+  void collect();  // frees what completed work used
   void check_ticket(Ticket ticket, const char* op) const;
   // The value at which everything that was asked for so far, gathered uploads included, is done.
   u64 horizon() const;

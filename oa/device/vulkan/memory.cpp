@@ -31,6 +31,10 @@ Heap::Heap(Context& context, const HeapOptions& options) : context_(context), op
          "'{}' has no fitting memory type, expected one with the property flags {:#x}",
          context_.physical().info.name, options.wanted);
   }
+  const VkPhysicalDeviceMemoryProperties& memory = context_.physical().memory;
+  max_bytes_ = std::min<u64>(context_.physical().max_buffer_bytes,
+                             memory.memoryHeaps[memory.memoryTypes[type_].heapIndex].size) -
+               kAlignment;
 }
 
 Heap::~Heap() {
@@ -123,7 +127,7 @@ Memory Heap::cut(u64 id, Block& block, u64 offset, u64 bytes, u64 taken) {
 }
 
 std::optional<Memory> Heap::allocate(u64 bytes) {
-  if (bytes > context_.physical().info.max_allocation) {
+  if (bytes > max_bytes_) {
     last_result_ = VK_ERROR_OUT_OF_DEVICE_MEMORY;
     return std::nullopt;
   }

@@ -48,6 +48,7 @@ class Heap {
   // or was released, OutOfRange for a range outside it.
   Place place(const Memory& memory, u64 offset, u64 bytes, const char* op) const;
 
+  u64 max_bytes() const { return max_bytes_; }  // of one allocation
   u64 allocated_bytes() const { return allocated_; }
   u64 reserved_bytes() const { return reserved_; }  // in blocks, used or not
   VkResult last_result() const { return last_result_; }
@@ -85,6 +86,7 @@ class Heap {
   Context& context_;
   HeapOptions options_;
   u32 type_ = 0;
+  u64 max_bytes_ = 0;
   std::map<u64, Block> blocks_;  // by handle
   u64 next_handle_ = 1;
   std::deque<Release> releases_;

@@ -280,6 +280,7 @@ Physical probe(const Instance& instance, VkPhysicalDevice device) {
   p.push_bytes = std::min(limits.maxPushConstantsSize, kMaxPushBytes);
   p.max_group_lanes =
       std::min(limits.maxComputeWorkGroupInvocations, limits.maxComputeWorkGroupSize[0]);
+  p.max_buffer_bytes = props.v13.maxBufferSize;
   p.max_groups_x = limits.maxComputeWorkGroupCount[0];
   p.max_groups_y = limits.maxComputeWorkGroupCount[1];
   std::memcpy(p.cache_uuid.data(), basic.properties.pipelineCacheUUID, VK_UUID_SIZE);
@@ -287,13 +288,15 @@ Physical probe(const Instance& instance, VkPhysicalDevice device) {
   DeviceInfo& info = p.info;
   info.kind = kind_of(props);
   info.driver = fmt::format("{} {}", props.v12.driverName, props.v12.driverInfo);
-  info.max_allocation = std::min(props.v11.maxMemoryAllocationSize, props.v13.maxBufferSize);
   for (u32 h = 0; h < p.memory.memoryHeapCount; ++h) {
     if (p.memory.memoryHeaps[h].flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT) {
       info.memory_bytes = std::max<u64>(info.memory_bytes, p.memory.memoryHeaps[h].size);
     }
   }
-  p.mapped = info.kind != DeviceKind::DiscreteGpu;
+  // maxMemoryAllocationSize is only what is sure to work; NVIDIA says 4 GiB and grants far more.
+  info.max_allocation = std::min<u64>(props.v13.maxBufferSize, info.memory_bytes);
+  p.mapped = info.kind != DeviceKind::DiscreteGpu &&
+             p.memory_type(~0u, kMappedMemory, 0) != VK_MAX_MEMORY_TYPES;
 
   const u32 cores = core_count(info.kind, props);
   p.flops_per_second = p.is_software() ? 0.5e9 : cores * 10e9;

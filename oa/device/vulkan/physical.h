@@ -29,6 +29,11 @@ struct Features {
   void link(bool with_fault, bool with_matrix, bool with_bfloat16);
 };
 
+// Device memory that the host can use without staging.
+inline constexpr VkMemoryPropertyFlags kMappedMemory = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT |
+                                                       VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT |
+                                                       VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
+
 struct Physical {
   VkPhysicalDevice handle = VK_NULL_HANDLE;
   DeviceInfo info;
@@ -64,6 +69,7 @@ struct Physical {
   u32 max_subgroup = 0;
   u32 push_bytes = 0;  // push constants that we use
   u32 max_group_lanes = 0;
+  u64 max_buffer_bytes = 0;
   u32 max_groups_x = 0;
   u32 max_groups_y = 0;
   f64 flops_per_second = 0;  // a cautious guess, to keep submissions short

@@ -57,6 +57,7 @@ u64 Staging::take(u64 bytes, const char* op) {
     ring_.collect(queue_.completed(op));
     if (std::optional<u64> offset = ring_.take(bytes, queue_.next())) return *offset;
     if (ring_.oldest() > queue_.submitted()) flush();
+    if (ring_.oldest() > queue_.submitted()) queue_.submit({}, {}, op);  // an upload failed
     queue_.wait(ring_.oldest(), op);
   }
 }
