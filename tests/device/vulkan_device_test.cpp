@@ -1,9 +1,11 @@
 // The Vulkan device on whatever driver is there: memory, copies, submission, splitting, timing,
 // errors. On a machine without Vulkan the tests are skipped.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <numeric>
 #include <random>
 
@@ -63,6 +65,15 @@ Kernel many_parameters_kernel(const Target& target, u32 params) {
   });
 }
 
+class ScratchCache {
+ public:
+  ScratchCache() { std::filesystem::remove_all(path()); }
+  ~ScratchCache() { std::filesystem::remove_all(path()); }
+  static std::string path() {
+    return std::filesystem::temp_directory_path() / fmt::format("oa-vulkan-test-{}", getpid());
+  }
+};
+
 enum class Mode {
   Plain,
   Validated,
@@ -75,7 +86,8 @@ class VulkanDeviceTest : public testing::TestWithParam<Mode> {
     std::string why;
     if (vulkan_devices(&why).empty()) GTEST_SKIP() << "no Vulkan device: " << why;
     options_.validation = GetParam() != Mode::Plain;
-    options_.cache_dir = "-";
+    static const ScratchCache cache;  // so that the driver is tried once
+    options_.cache_dir = cache.path();
     try {
       device_ = open();
     } catch (const Error& e) {
