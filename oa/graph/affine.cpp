@@ -99,6 +99,30 @@ std::optional<AffineMap> unflatten(const AffineExpr& flat, const Shape& shape,
   return map;
 }
 
+bool refine(Shape& domain, std::vector<bool>& marked, const Shape& shape) {
+  Shape fine = domain;
+  std::vector<bool> marks = marked;
+  for (;;) {
+    AffineExpr flat = AffineMap::constant(0, fine.rank());
+    i64 stride = 1;
+    for (u32 i = fine.rank(); i-- > 0;) {
+      if (!marks[i]) continue;
+      if (fine[i] != 1) flat.coef[i] = stride;
+      stride *= fine[i];
+    }
+    try {
+      if (!unflatten(flat, shape, fine)) return false;
+      domain = fine;
+      marked = marks;
+      return true;
+    } catch (const SplitDomain& split) {
+      fine[split.axis] /= split.inner;
+      fine.insert(split.axis + 1, split.inner);
+      marks.insert(marks.begin() + split.axis, marks[split.axis]);
+    }
+  }
+}
+
 std::optional<AffineMap> reshape_map(const AffineMap& output, const Shape& output_shape,
                                      const Shape& input_shape, const Shape& domain) {
   return unflatten(output.flatten(output_shape, domain.rank()), input_shape, domain);

@@ -55,4 +55,8 @@ std::optional<AffineMap> reshape_map(const AffineMap& output, const Shape& outpu
 // Positions of value `flat` as coordinates of `shape` (the same task, from a flat expression).
 std::optional<AffineMap> unflatten(const AffineExpr& flat, const Shape& shape, const Shape& domain);
 
+// Cuts the axes of `domain` (and their marks) until positions over the marked axes, in row-major
+// order, are affine coordinates of `shape`, which has as many elements. False if no cut does that.
+bool refine(Shape& domain, std::vector<bool>& marked, const Shape& shape);
+
 }  // namespace oa::graph

@@ -63,8 +63,11 @@ std::shared_ptr<Program> compile(const Graph& graph, device::Device& device,
       for (u32 i = kFusion; i <= kSelection; ++i) run_stage(c, i);
       break;
     } catch (const NotFusible& refused) {
-      const bool is_new = c.sealed.insert({refused.operand.node, refused.operand.output}).second;
-      OA_CHECK(is_new && !refused.operand.is_leaf());
+      const size_t before = c.sealed.size();
+      for (Operand o : {refused.operand, c.resolve(refused.operand)}) {
+        if (!o.is_leaf()) c.sealed.insert({o.node, o.output});
+      }
+      OA_CHECK(c.sealed.size() > before);
     }
   }
   for (u32 i = kSelection + 1; i < kStageCount; ++i) run_stage(c, i);

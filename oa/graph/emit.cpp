@@ -160,11 +160,11 @@ Value Evaluator::evaluate(Operand operand, const AffineMap& map, Point& point, c
     const Node& node = graph_.nodes[operand.node];
     if (node.op->info.kind == OpKind::Movement) {
       const Operand in = node.inputs[0];
-      const bool in_memory = in.is_leaf() || stored_(in);
-      if (in_memory && node.op == &op_def<Reshape>()) {
+      const Operand base = resolve_reshapes(graph_, operand);
+      if (base != operand && (base.is_leaf() || stored_(base))) {
         // What is in memory has no axes of its own, so any reshape of it is only a flat position.
         const AffineExpr flat = map.flatten(node.outputs[0].spec.shape, domain_.rank());
-        result = load_at(in, flat, point, valid);
+        result = load_at(base, flat, point, valid);
         point.known.push_back({operand, map, valid.id, result});
         return result;
       }

@@ -109,7 +109,7 @@ AffineMap output_map(const Shape& output, const Shape& domain, std::span<const u
     stride *= domain[domain_axes[i]];
   }
   auto map = unflatten(flat, output, domain);
-  OA_CHECK(map.has_value());
+  OA_CHECK(map.has_value());  // fusion joins only values that share a loop nest
   return *std::move(map);
 }
 

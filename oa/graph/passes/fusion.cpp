@@ -21,6 +21,9 @@ struct Draft {
   Group group;
   bool alive = true;
   bool split = false;  // a reduction cut into slices: nothing per element may follow
+  // The domain cut so that every member's coordinates are affine in it, and which axes are kept.
+  Shape fine;
+  std::vector<bool> kept;
 };
 
 class Partition {
@@ -92,7 +95,37 @@ class Partition {
 
   u32 new_group(Group::Kind kind, Shape domain) {
     drafts_.push_back({.group = {.kind = kind, .domain = std::move(domain)}});
+    start_refining(drafts_.back());
     return static_cast<u32>(drafts_.size() - 1);
+  }
+
+  void start_refining(Draft& d) const {
+    d.fine = d.group.domain;
+    if (d.fine.empty()) d.fine.push_back(1);
+    d.kept.assign(d.fine.size(), true);
+    for (u32 a : d.group.axes) d.kept[a] = false;
+  }
+
+  // Cuts the loop nest of a draft for a value of `shape`, per element or per row. False if the
+  // value has its elements in an order that no loop nest shares with the others.
+  static bool refine_for(Draft& d, const Shape& shape, bool per_row) {
+    if (shape.elements() == 0) return true;
+    if (per_row) return refine(d.fine, d.kept, shape);
+    std::vector<bool> all(d.fine.size(), true);
+    const Shape before = d.fine;
+    if (!refine(d.fine, all, shape)) return false;
+    // Parts of an axis are kept or reduced as it was.
+    std::vector<bool> kept;
+    u32 axis = 0;
+    for (u32 coarse = 0; coarse < before.size(); ++coarse) {
+      i64 left = before[coarse];
+      do {
+        kept.push_back(d.kept[coarse]);
+        left /= d.fine[axis++];
+      } while (left > 1);
+    }
+    d.kept = std::move(kept);
+    return true;
   }
 
   void join(u32 n, u32 g) {
@@ -106,12 +139,11 @@ class Partition {
   bool needs_group(u32 n, u32 g) const {
     std::vector<bool> seen(graph_.nodes.size());
     std::vector<u32> stack = {n};
-    const u32 oldest = drafts_[g].group.nodes.front();
     while (!stack.empty()) {
       const u32 m = stack.back();
       stack.pop_back();
       if (group_of_[m] == g) return true;
-      if (m < oldest || seen[m]) continue;
+      if (seen[m]) continue;
       seen[m] = true;
       for (Operand in : node(m).inputs) {
         if (!in.is_leaf()) stack.push_back(in.node);
@@ -224,17 +256,22 @@ class Partition {
       return false;
     if (node(n).op->info.indexed_inputs != 0 && reads_indexed(n, g)) return false;
     if (reads_out_of_order(n, g) || closes_cycle(n, g)) return false;
+    const Shape& shape = node(n).outputs[0].spec.shape;
     switch (d.group.kind) {
       case Group::Kind::Pointwise:
-      case Group::Kind::Contract: return elements == d.group.domain.elements();
+      case Group::Kind::Contract:
+        return elements == d.group.domain.elements() && refine_for(drafts_[g], shape, false);
       case Group::Kind::Kernel: return false;
       case Group::Kind::Reduce: break;
     }
     // Per row: everything it reads in the group is per row. Per element: any, but not after slices.
     bool all_per_row = true, after = false;
     inspect(n, g, all_per_row, after);
-    if (all_per_row && after && elements == rows_of(d.group)) return true;
-    return elements == d.group.domain.elements() && !(after && d.split);
+    if (all_per_row && after && elements == rows_of(d.group)) {
+      return refine_for(drafts_[g], shape, true);
+    }
+    return elements == d.group.domain.elements() && !(after && d.split) &&
+           refine_for(drafts_[g], shape, false);
   }
 
   bool reads_indexed(u32 n, u32 g) const {
@@ -306,6 +343,12 @@ class Partition {
     if (x.group.kind == Group::Kind::Contract && !y.group.nodes.empty() && any_indexed(y.group))
       return;
     if (merge_closes_cycle(a, b)) return;
+    Draft both = x;
+    for (u32 n : y.group.nodes) {
+      if (!refine_for(both, node(n).outputs[0].spec.shape, per_row_[n])) return;
+    }
+    x.fine = both.fine;
+    x.kept = both.kept;
     for (u32 n : y.group.nodes) {
       group_of_[n] = a;
       x.group.nodes.push_back(n);
@@ -313,6 +356,13 @@ class Partition {
     std::sort(x.group.nodes.begin(), x.group.nodes.end());
     y.alive = false;
     y.group.nodes.clear();
+  }
+
+  bool refine_for_members(Draft& d) const {
+    for (u32 n : d.group.nodes) {
+      if (!refine_for(d, node(n).outputs[0].spec.shape, per_row_[n])) return false;
+    }
+    return true;
   }
 
   bool any_indexed(const Group& g) const {
@@ -332,11 +382,20 @@ class Partition {
       Draft& d = drafts_[g];
       if (d.group.kind == Group::Kind::Pointwise &&
           d.group.domain.elements() == spec->shape.elements()) {
+        const Group before = d.group;
         d.group.kind = Group::Kind::Reduce;
         d.group.domain = spec->shape;
         d.group.axes = reduce.axes;
         d.split = is_split_reduction(c_.target, spec->shape, reduce.axes);
-        home = g;
+        start_refining(d);
+        if (!refine_for_members(d)) {
+          d.group = before;
+          d.split = false;
+          start_refining(d);
+          OA_CHECK(refine_for_members(d));
+        } else {
+          home = g;
+        }
       } else if (d.group.kind == Group::Kind::Reduce && d.group.domain == spec->shape &&
                  d.group.axes == reduce.axes && !(d.split && follows_reduction_[in.node])) {
         home = g;
@@ -347,6 +406,7 @@ class Partition {
     if (home == kNoGroup) {
       home = new_group(Group::Kind::Reduce, spec->shape);
       drafts_[home].group.axes = reduce.axes;
+      start_refining(drafts_[home]);
       drafts_[home].split = is_split_reduction(c_.target, spec->shape, reduce.axes);
     }
     join(n, home);
