@@ -452,7 +452,7 @@ TEST(CpuHost, CountsThreads) {
   {
     const ThreadsVariable v("");
     EXPECT_GE(thread_count(0), 1u);
-    EXPECT_LE(thread_count(0), usable_cores().size());
+    EXPECT_LE(thread_count(0), homes(usable_cores()).size());
   }
   for (const char* bad : {"0", "-1", "two", "2x", " 2", "1025", "99999999999999", "1.5"}) {
     const ThreadsVariable v(bad);
@@ -465,9 +465,13 @@ TEST(CpuHost, CountsThreads) {
 }
 
 TEST(CpuHost, KnowsItsCoresAndMemory) {
-  const std::vector<u32> cores = usable_cores();
+  const std::vector<Core> cores = usable_cores();
   ASSERT_FALSE(cores.empty());
-  EXPECT_TRUE(std::is_sorted(cores.begin(), cores.end()));
+  for (size_t i = 0; i < cores.size(); ++i) {
+    EXPECT_TRUE(i == 0 || cores[i - 1].number < cores[i].number);
+    EXPECT_LE(cores[i].home, cores[i].number);
+  }
+  EXPECT_EQ(homes({{2, 2}, {3, 3}, {6, 2}, {7, 3}, {9, 9}}), (std::vector<u32>{2, 3, 9}));
   EXPECT_GT(memory_limit(), u64{1} << 26);
   EXPECT_EQ(cpu_info().id, "cpu");
 }

@@ -168,7 +168,7 @@ TEST_P(Pool, TimesEveryDispatch) {
   ASSERT_EQ(schedule.intervals(), 5u);
   std::vector<f64> seconds(5, -1);
   pool.run(schedule, seconds.data());
-  EXPECT_GE(seconds[1] + seconds[2], 0.002);
+  EXPECT_GE(seconds[1], 0.002);
   EXPECT_GE(seconds[4], 0.002);
   for (f64 s : seconds) EXPECT_GE(s, 0.0);
   EXPECT_EQ(counters, std::vector<u32>(64, 2));

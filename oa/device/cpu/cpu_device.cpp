@@ -44,7 +44,7 @@ DeviceInfo info_of(const codegen::CpuTarget& cpu, u32 threads) {
     if (cpu.has(f)) features += fmt::format("{}{}", features.empty() ? "" : " ", f);
   info.capabilities = {
       {"threads", std::to_string(threads)},
-      {"cores", std::to_string(usable_cores().size())},
+      {"cores", std::to_string(homes(usable_cores()).size())},
       {"vector", fmt::format("{} bits, {} registers", cpu.vector_bytes * 8, cpu.vector_registers)},
       {"features", features},
       {"f64", "yes"},

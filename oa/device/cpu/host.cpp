@@ -9,8 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <memory>
-#include <sstream>
+#include <map>
 #include <thread>
 
 #include "oa/core/error.h"
@@ -18,20 +17,43 @@
 
 namespace oa::device {
 
-std::vector<u32> usable_cores() {
-  std::vector<u32> cores;
+namespace {
+
+std::vector<u32> affinity() {
+  std::vector<u32> numbers;
   for (size_t limit = 1024; limit <= (size_t{1} << 20); limit *= 4) {
     const size_t bytes = CPU_ALLOC_SIZE(limit);
     std::vector<unsigned long> mask(bytes / sizeof(unsigned long));
     cpu_set_t* set = reinterpret_cast<cpu_set_t*>(mask.data());
     if (::sched_getaffinity(0, bytes, set) != 0) continue;  // the machine has more cores
-    for (u32 core = 0; core < limit; ++core)
-      if (CPU_ISSET_S(core, bytes, set)) cores.push_back(core);
-    return cores;
+    for (u32 i = 0; i < limit; ++i)
+      if (CPU_ISSET_S(i, bytes, set)) numbers.push_back(i);
+    return numbers;
   }
-  for (u32 core = 0; core < std::max(1u, std::thread::hardware_concurrency()); ++core)
-    cores.push_back(core);
+  for (u32 i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i) numbers.push_back(i);
+  return numbers;
+}
+
+}  // namespace
+
+std::vector<Core> usable_cores() {
+  std::vector<Core> cores;
+  std::map<u32, u32> home_of;  // by the first number of the list of siblings
+  for (u32 number : affinity()) {
+    std::ifstream in(
+        fmt::format("/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list", number));
+    u32 first = 0;
+    if (!(in >> first)) first = number;
+    cores.push_back({number, home_of.try_emplace(first, number).first->second});
+  }
   return cores;
+}
+
+std::vector<u32> homes(const std::vector<Core>& cores) {
+  std::vector<u32> found;
+  for (const Core& c : cores)
+    if (c.home == c.number) found.push_back(c.number);
+  return found;
 }
 
 namespace {
@@ -45,7 +67,7 @@ std::pair<std::string, std::string> control(const char* file) {
 }
 
 u32 granted_cores() {
-  const u32 cores = static_cast<u32>(usable_cores().size());
+  const u32 cores = static_cast<u32>(homes(usable_cores()).size());
   const auto [quota, period] = control("cpu.max");
   const f64 q = std::atof(quota.c_str()), p = std::atof(period.c_str());  // 0 for "max"
   if (q <= 0 || p <= 0) return cores;

@@ -56,11 +56,6 @@ class Schedule {
       w.fn(w.params, s.first, s.last, w.groups);
     }
   }
-  // All of it on the calling thread.
-  void execute_all() const {
-    for (const Work& w : work_)
-      if (w.groups != 0) w.fn(w.params, 0, w.groups, w.groups);
-  }
 
  private:
   struct Span {

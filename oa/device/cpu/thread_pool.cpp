@@ -79,8 +79,8 @@ void pin(pthread_t thread, u32 core) {
 ThreadPool::ThreadPool(u32 threads, u32 first_number)
     : threads_(threads), slots_(new Slot[threads]), next_number_(first_number) {
   OA_CHECK(threads >= 1 && threads <= kMaxThreads);
-  cores_ = usable_cores();
-  crowded_ = threads > cores_.size();
+  const std::vector<Core> cores = usable_cores();
+  crowded_ = threads > cores.size();
   try {
     for (u32 i = 1; i < threads; ++i) workers_.emplace_back([this, i] { worker(i); });
   } catch (const std::system_error& e) {
@@ -91,13 +91,31 @@ ThreadPool::ThreadPool(u32 threads, u32 first_number)
     fail(ErrorKind::ResourceExhausted, "ThreadPool",
          "cannot start a thread: {}, got {} threads, expected {}", e.what(), started + 1, threads);
   }
-  if (threads == 1 || threads != cores_.size()) cores_.clear();
+  if (threads > 1) choose_cores(cores);
   for (u32 i = 1; i < cores_.size(); ++i) pin(workers_[i - 1].native_handle(), cores_[i]);
+}
+
+// Threads are pinned only if they fill the machine: one on each physical core or on each processor.
+// With fewer, other processes may pin theirs to the same cores while the rest are idle.
+void ThreadPool::choose_cores(const std::vector<Core>& cores) {
+  const std::vector<u32> physical = homes(cores);
+  const bool all = threads_ == cores.size();
+  if (!all && threads_ != physical.size()) return;
+  core_of_.resize(cores.back().number + 1);
+  for (const Core& c : cores) {
+    core_of_[c.number] = all ? c.number : c.home;
+    if (all) cores_.push_back(c.number);
+  }
+  if (!all) cores_ = physical;
 }
 
 // The workers must not share the caller's core, but the caller belongs to the application and is
 // never pinned. So the worker of the core that the caller runs on moves to the core it left.
-void ThreadPool::make_room(u32 core) {
+void ThreadPool::make_room() {
+  const int processor = ::sched_getcpu();
+  if (processor < 0 || static_cast<size_t>(processor) >= core_of_.size()) return;
+  const u32 core = core_of_[static_cast<size_t>(processor)];
+  if (core == cores_[0]) return;
   const auto at = std::find(cores_.begin(), cores_.end(), core);
   if (at == cores_.end()) return;
   std::swap(cores_[0], *at);
@@ -112,40 +130,46 @@ ThreadPool::~ThreadPool() {
 
 void ThreadPool::run(const Schedule& schedule, f64* seconds) {
   const FpMode mode(FpMode::Kind::Kernel);
-  if (threads_ == 1 || schedule.shared_intervals() == 0) {
-    if (!seconds) {
-      schedule.execute_all();
-      return;
-    }
-    auto begin = Clock::now();
-    for (u32 k = 0; k < schedule.intervals(); ++k) {
-      schedule.execute(schedule.range(schedule.interval(k), 0).first_chunk);
-      const auto end = Clock::now();
-      seconds[k] = std::chrono::duration<f64>(end - begin).count();
-      begin = end;
-    }
+  if (!cores_.empty()) make_room();
+  if (!seconds) {
+    run_intervals(schedule, 0, schedule.intervals());
     return;
   }
+  auto begin = Clock::now();
+  for (u32 k = 0; k < schedule.intervals(); ++k) {
+    run_intervals(schedule, k, k + 1);
+    const auto end = Clock::now();
+    seconds[k] = std::chrono::duration<f64>(end - begin).count();
+    begin = end;
+  }
+}
 
+void ThreadPool::run_intervals(const Schedule& schedule, u32 first, u32 last) {
+  const u32 shared = std::min(last, schedule.shared_intervals());
+  const bool alone = last == first + 1 && schedule.interval(first).ranges == 1;
+  if (threads_ == 1 || shared <= first || alone) {
+    for (u32 k = first; k < last; ++k)
+      schedule.execute(schedule.range(schedule.interval(k), 0).first_chunk);
+    return;
+  }
   // Nobody else is inside, so the slots may be reset before the numbers run out.
-  if (next_number_ > std::numeric_limits<u32>::max() - schedule.intervals()) {
+  if (next_number_ > std::numeric_limits<u32>::max() - (last - first)) {
     for (u32 t = 0; t < threads_; ++t) slots_[t].claims.store(0, std::memory_order_relaxed);
     next_number_ = 1;
   }
-  if (!cores_.empty()) {
-    const int core = ::sched_getcpu();
-    if (core >= 0 && static_cast<u32>(core) != cores_[0]) make_room(static_cast<u32>(core));
-  }
-  base_ = next_number_;
-  next_number_ += schedule.intervals();
   schedule_ = &schedule;
+  first_ = first;
+  last_ = last;
+  last_shared_ = shared;
+  base_ = next_number_ - first;
+  next_number_ += last - first;
   u32 open = state_.load(std::memory_order_relaxed) + 1;
   if (open + 1 == kStop) open = 1;
   state_.store(open);
   // Waking sleepers costs more than they would save in a short run, unless more runs follow.
   if (schedule.estimated_ns() > kWorthWaking || ++short_runs_ % 8 == 0) state_.notify_all();
 
-  participate(0, schedule, seconds);
+  participate(0, schedule);
 
   // A worker announces itself before it looks at state_ again, so either it sees that the run is
   // closed or we see the announcement (all of these are sequentially consistent).
@@ -160,7 +184,7 @@ void ThreadPool::worker(u32 me) {
     last = await_run(last);
     if (last == kStop) return;
     slots_[me].inside.store(last);
-    if (state_.load() == last) participate(me, *schedule_, nullptr);
+    if (state_.load() == last) participate(me, *schedule_);
     slots_[me].inside.store(0, std::memory_order_release);
   }
 }
@@ -188,27 +212,19 @@ bool ThreadPool::absent(u32 r) const {
 
 // Walks through the intervals. The caller (thread 0) returns when everything is complete, a worker
 // when there is nothing left that it could claim.
-void ThreadPool::participate(u32 me, const Schedule& schedule, f64* seconds) {
-  const u32 end = me == 0 ? schedule.intervals() : schedule.shared_intervals();
-  u32 k = 0;
+void ThreadPool::participate(u32 me, const Schedule& schedule) {
+  const u32 end = me == 0 ? last_ : last_shared_;
+  u32 k = first_;
   if (me != 0) {
     for (u32 t = 0; t < threads_; ++t) {
       const u32 number = number_of(slots_[t].claims.load(std::memory_order_acquire));
-      if (number >= base_) k = std::max(k, number - base_);
+      if (number >= base_ + first_) k = std::max(k, number - base_);
     }
   }
-  auto begin = seconds ? Clock::now() : Clock::time_point();
   while (k < end) {
     const Schedule::Interval& interval = schedule.interval(k);
     if (me < interval.ranges) drain(me, base_ + k, schedule, schedule.range(interval, me));
-    const u32 next = settle(me, k, schedule);
-    if (seconds) {
-      const auto now = Clock::now();
-      seconds[k] = std::chrono::duration<f64>(now - begin).count();
-      std::fill(seconds + k + 1, seconds + next, 0.0);  // done by others while we had no core
-      begin = now;
-    }
-    k = next;
+    k = settle(me, k, schedule);
   }
 }
 
@@ -247,7 +263,7 @@ void ThreadPool::drain(u32 r, u32 number, const Schedule& schedule, Schedule::Ra
 u32 ThreadPool::settle(u32 me, u32 k, const Schedule& schedule) {
   const Schedule::Interval& interval = schedule.interval(k);
   const u32 number = base_ + k;
-  const bool may_leave = me != 0 && k + 1 == schedule.shared_intervals();
+  const bool may_leave = me != 0 && k + 1 == last_shared_;
   u32 waited = 0;
   Backoff backoff(crowded_);
   for (u32 i = 0, r = me < interval.ranges ? me : 0; i < interval.ranges;) {

@@ -16,6 +16,7 @@
 
 #include "oa/core/types.h"
 #include "oa/device/cpu/fp_mode.h"
+#include "oa/device/cpu/host.h"
 #include "oa/device/cpu/schedule.h"
 
 namespace oa::device {
@@ -52,25 +53,32 @@ class ThreadPool {
 
   void worker(u32 me);
   u32 await_run(u32 last) const;
-  void participate(u32 me, const Schedule& schedule, f64* seconds);
+  void run_intervals(const Schedule& schedule, u32 first, u32 last);
+  void participate(u32 me, const Schedule& schedule);
   void drain(u32 r, u32 number, const Schedule& schedule, Schedule::Range range);
   u32 settle(u32 me, u32 k, const Schedule& schedule);
   bool absent(u32 r) const;
-  void make_room(u32 core);
+  void choose_cores(const std::vector<Core>& cores);
+  void make_room();
 
   u32 threads_;
   bool crowded_ = false;  // more threads than cores: give up the core early while waiting
   std::unique_ptr<Slot[]> slots_;
   std::vector<std::thread> workers_;
-  // Where the threads are pinned, if they fill the machine: [t] is the core of thread t, [0] the
-  // one kept free for the caller. Empty: nothing is pinned.
+  // Where the threads are pinned, if they are: [t] is the core of thread t, [0] the one kept free
+  // for the caller.
   std::vector<u32> cores_;
+  std::vector<u32> core_of_;  // of a processor
 
   // Odd: the run of this number is open to the workers. Even: closed.
   alignas(128) std::atomic<u32> state_{0};
   // Of the open run; written before state_ is.
   const Schedule* schedule_ = nullptr;
-  u32 base_ = 0;     // number of its first interval
+  u32 first_ = 0;  // its intervals are first_ .. last_-1
+  u32 last_ = 0;
+  u32 last_shared_ = 0;  // the last of them for workers, plus 1
+  u32 base_ = 0;         // interval k has the number base_ + k
+
   u32 next_number_;  // of the next run's first interval
   u32 short_runs_ = 0;
   Schedule for_each_schedule_;
