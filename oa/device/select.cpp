@@ -81,7 +81,7 @@ std::unique_ptr<Device> open(const std::string& name, const DeviceOptions& optio
   const std::string wanted = wanted_name(name);
   if (wanted == "cpu") return open_cpu(options);
   if (wanted == "checked") return open_checked(CheckedShape::Cpu);
-  if (wanted == "checked:gpu") return open_checked(CheckedShape::Gpu);
+  if (wanted == "checked_gpu") return open_checked(CheckedShape::Gpu);
   const std::shared_ptr<vulkan::Instance> drivers = hold_drivers();
   std::string why;
   const std::vector<DeviceInfo> devices = list_devices(&why);

@@ -24,7 +24,7 @@ std::string choose(const std::string& name, const std::vector<DeviceInfo>& devic
                    const std::string& why = {});
 
 // Opens the device that a name means. Besides those listed there are "checked", the reference
-// interpreter that finds races and bad accesses, and "checked:gpu", the same with kernels in the
+// interpreter that finds races and bad accesses, and "checked_gpu", the same with kernels in the
 // shape of a GPU.
 std::unique_ptr<Device> open(const std::string& name, const DeviceOptions& options = {});
 

@@ -98,7 +98,7 @@ TEST_F(CheckedDeviceTest, ReportsReadsOfUnwrittenMemoryAndBounds) {
 }
 
 TEST_F(CheckedDeviceTest, RefusesForeignKernelsAndMemory) {
-  const auto other = open("checked:gpu");
+  const auto other = open("checked_gpu");
   EXPECT_EQ(other->target().kind, Target::Kind::Vulkan);
   const auto k = add_one();
   const Memory x = filled(16, 1.0f);

@@ -69,8 +69,9 @@ class OnDevice : public testing::TestWithParam<const char*> {
   Engine* engine_ = nullptr;
 };
 
-#define OA_ON_DEVICES(fixture)                                                   \
-  INSTANTIATE_TEST_SUITE_P(Devices, fixture, testing::Values("cpu", "lavapipe"), \
+#define OA_ON_DEVICES(fixture)                                                           \
+  INSTANTIATE_TEST_SUITE_P(Devices, fixture,                                             \
+                           testing::Values("cpu", "lavapipe", "checked", "checked_gpu"), \
                            [](const auto& tested) { return std::string(tested.param); })
 
 // Runs f and returns what the error says; fails the test if there is none.

@@ -109,7 +109,8 @@ TEST_P(Smoke, ChangingANumberCompilesNothing) {
   EXPECT_EQ(engine_->counters().programs_compiled, compiled);
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, Smoke, testing::Values("cpu", "lavapipe"));
+INSTANTIATE_TEST_SUITE_P(Devices, Smoke,
+                         testing::Values("cpu", "lavapipe", "checked", "checked_gpu"));
 
 }  // namespace
 }  // namespace oa

@@ -37,7 +37,7 @@ class CheckedDevice : public Device {
     target_.threads = 4;
     target_.f64 = true;
     target_.fragments = target_.fragments_bf16 = gpu;
-    info_.id = gpu ? "checked:gpu" : "checked";
+    info_.id = gpu ? "checked_gpu" : "checked";
     info_.name = "reference interpreter";
     info_.driver = "checks races, bounds and initialisation";
     info_.kind = DeviceKind::Cpu;
