@@ -109,6 +109,52 @@ TEST_F(VulkanTrust, IsFoundOncePerDriver) {
   EXPECT_GT(runs, 0);
 }
 
+// A trial that never came to its end is begun again, but not for ever.
+TEST_F(VulkanTrust, GivesUpOnTrialsThatNeverEnd) {
+  const auto device = open("-");
+  Physical physical = device->context()->physical();
+  physical.target.fragments = true;
+  codegen::CodeCache disk(directory_.string());
+  struct Killed {};
+  int begun = 0;
+  const CompileOne die = [&](const kernel::Kernel& k) -> std::shared_ptr<Executable> {
+    if (k.name != "trial fragments") fail(ErrorKind::BackendFailure, "test", "no");
+    ++begun;
+    throw Killed();
+  };
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_THROW(find_trust(*device, physical, disk, die), Killed);
+  }
+  EXPECT_EQ(find_trust(*device, physical, disk, die), Trust{});
+  EXPECT_EQ(begun, 3);
+}
+
+TEST_F(VulkanTrust, ALostDeviceIsNotTriedAgain) {
+  const auto device = open("-");
+  Physical physical = device->context()->physical();
+  physical.target.fragments = true;
+  codegen::CodeCache disk(directory_.string());
+  // Any kernel will do for a device that dies when it runs.
+  const kernel::Kernel plain = division_trial(physical.target, Scalar::F32).kernel;
+  const CompileOne compile = [&](const kernel::Kernel& k) {
+    if (k.name == "trial fragments") {
+      device->context()->api.vkQueueSubmit2 = [](VkQueue, u32, const VkSubmitInfo2*, VkFence) {
+        return VK_ERROR_DEVICE_LOST;
+      };
+    }
+    const kernel::Kernel* one[] = {&plain};
+    return device->compile(one)[0];
+  };
+  EXPECT_THROW(find_trust(*device, physical, disk, compile), Error);
+  EXPECT_TRUE(device->context()->is_lost());
+  const auto next = open("-");
+  const CompileOne never = [](const kernel::Kernel&) -> std::shared_ptr<Executable> {
+    ADD_FAILURE() << "tried again";
+    return nullptr;
+  };
+  EXPECT_FALSE(find_trust(*next, physical, disk, never).fragments);
+}
+
 TEST_F(VulkanTrust, FollowsTheOutcome) {
   const auto device = open("-");
   codegen::CodeCache none("-");

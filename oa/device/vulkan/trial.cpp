@@ -15,7 +15,8 @@ namespace {
 
 using namespace oa::kernel;
 
-constexpr u32 kVersion = 1;  // raise it when a trial or the lowering of its instructions changes
+constexpr u8 kMaxAttempts = 3;  // at trials that take the process down
+constexpr u32 kVersion = 2;     // raise it when a trial or the lowering of its instructions changes
 constexpr const char* kCacheKind = "vulkan-trial";
 constexpr u32 kNumbers = 2048;
 constexpr u32 kSide = 16;  // of a fragment
@@ -116,8 +117,22 @@ Hash128 key_of(const Physical& p) {
   return h.finish();
 }
 
-std::vector<u8> encode(const Trust& t) {
-  return {t.fused_fma, t.exact_division, t.fragments, t.fragments_bf16};
+// What is on disk: the trust, and how often the trials of fragments were begun and never ended,
+// because the driver took the process down or somebody else did.
+struct Entry {
+  Trust trust;
+  u8 unfinished = 0;
+};
+
+std::vector<u8> encode(const Entry& e) {
+  return {e.trust.fused_fma, e.trust.exact_division, e.trust.fragments, e.trust.fragments_bf16,
+          e.unfinished};
+}
+
+std::optional<Entry> decode(const std::optional<std::vector<u8>>& bytes) {
+  if (!bytes || bytes->size() != 5) return std::nullopt;
+  const std::vector<u8>& b = *bytes;
+  return Entry{.trust = {b[0] != 0, b[1] != 0, b[2] != 0, b[3] != 0}, .unfinished = b[4]};
 }
 
 }  // namespace
@@ -219,21 +234,32 @@ bool passes(Device& device, const CompileOne& compile, const Trial& trial) {
 Trust find_trust(Device& device, const Physical& physical, codegen::CodeCache& disk,
                  const CompileOne& compile) {
   const Hash128 key = key_of(physical);
-  if (const auto stored = disk.get(key, kCacheKind); stored && stored->size() == 4) {
-    return {(*stored)[0] != 0, (*stored)[1] != 0, (*stored)[2] != 0, (*stored)[3] != 0};
+  Entry entry;
+  if (const auto stored = decode(disk.get(key, kCacheKind))) {
+    entry = *stored;
+    if (entry.unfinished == 0 || entry.unfinished >= kMaxAttempts) return entry.trust;
   }
   const Target& target = physical.target;
   const auto good = [&](const Trial& trial) { return passes(device, compile, trial); };
-  Trust trust;
+  Trust& trust = entry.trust;
   trust.fused_fma =
       good(fma_trial(target, Scalar::F32)) && (!target.f64 || good(fma_trial(target, Scalar::F64)));
   trust.exact_division = good(division_trial(target, Scalar::F32)) &&
                          (!target.f64 || good(division_trial(target, Scalar::F64)));
-  disk.put(key, kCacheKind, encode(trust));  // what the next process finds if this one dies below
-  if (!target.fragments) return trust;
-  trust.fragments = good(fragment_trial(target, Scalar::F16));
-  trust.fragments_bf16 = target.fragments_bf16 && good(fragment_trial(target, Scalar::BF16));
-  disk.put(key, kCacheKind, encode(trust));
+  if (target.fragments) {
+    ++entry.unfinished;
+    disk.put(key, kCacheKind, encode(entry));
+    try {
+      trust.fragments = good(fragment_trial(target, Scalar::F16));
+      trust.fragments_bf16 = target.fragments_bf16 && good(fragment_trial(target, Scalar::BF16));
+    } catch (const Error&) {  // lost: the next device is opened without fragments
+      entry.unfinished = kMaxAttempts;
+      disk.put(key, kCacheKind, encode(entry));
+      throw;
+    }
+    entry.unfinished = 0;
+  }
+  disk.put(key, kCacheKind, encode(entry));
   return trust;
 }
 

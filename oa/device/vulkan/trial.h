@@ -47,7 +47,8 @@ using CompileOne = std::function<std::shared_ptr<Executable>(const kernel::Kerne
 bool passes(Device& device, const CompileOne& compile, const Trial& trial);
 
 // The trust of a device: from disk if this driver was tried before, else by trials. `compile` must
-// lower without any correction. A driver that dies in a trial of fragments is not tried again.
+// lower without any correction. A driver that dies in a trial of fragments is tried again only
+// twice.
 Trust find_trust(Device& device, const Physical& physical, codegen::CodeCache& disk,
                  const CompileOne& compile);
 
