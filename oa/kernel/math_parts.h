@@ -3,7 +3,6 @@
 #pragma once
 
 #include <limits>
-#include <span>
 #include <type_traits>
 
 #include "oa/core/error.h"
@@ -26,7 +25,6 @@ struct Format {
   static constexpr int kBias = kDouble ? 1023 : 127;
   static constexpr Word kSign = Word{1} << (kDouble ? 63 : 31);
   static constexpr Word kOne = static_cast<Word>(kBias) << kMantissa;  // bits of 1.0
-  static constexpr Word kExponent = (2 * Word{kBias} + 1) << kMantissa;
   static constexpr Word kRootHalf = kDouble ? 0x3fe6a09e667f3bcdull : 0x3f3504f3u;
   // Keeps so many leading bits that a product of two such values is exact.
   static constexpr Word kHalfMask = kDouble ? ~((Word{1} << 27) - 1) : ~((Word{1} << 12) - 1);

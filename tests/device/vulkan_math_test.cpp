@@ -30,14 +30,14 @@ class VulkanMath : public VulkanTest {
   template <class T>
   oa::test::MathRun<T> unary() const {
     return [this](Value (*f)(const Value&), const std::vector<T>& x) {
-      return map<T>([f](auto& a, auto&) { return f(a); }, x, x);
+      return this->map<T>([f](auto& a, auto&) { return f(a); }, x, x);
     };
   }
 
   template <class T>
   oa::test::PowRun<T> power() const {
-    return [this](auto& x, auto& y) {
-      return map<T>([](auto& a, auto& b) { return pow(a, b); }, x, y);
+    return [this](const std::vector<T>& x, const std::vector<T>& y) {
+      return this->map<T>([](auto& a, auto& b) { return pow(a, b); }, x, y);
     };
   }
 
