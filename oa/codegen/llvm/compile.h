@@ -27,6 +27,9 @@ struct CpuTarget {
   bool has(const std::string& feature) const;  // by LLVM's name, "avx512f"
 };
 
+// Part of the key of cached objects: counts changes of the lowering.
+inline constexpr u32 kLoweringVersion = 2;
+
 // Workgroup memory that a kernel may use here.
 inline constexpr u64 kMaxSharedBytes = 256 * 1024;
 

@@ -64,18 +64,24 @@ void Lowering::if_else(ValueId id) {
 }
 
 void Lowering::masked_region(const Region& body, LlvmValue mask) {
+  const LlvmValue some_active = any(mask), all_active = all(mask);
+  const auto known = [](LlvmValue c, bool value) {
+    return LLVMIsAConstantInt(c) && LLVMConstIntGetZExtValue(c) == value;
+  };
+  if (known(some_active, false)) return;
+  if (known(all_active, true)) return under(mask_, body);
   u32 budget = 24;
   if (is_cheap(body, budget)) return under(mask, body);  // selects cost less than a branch
   const LlvmBlock some = b_.new_block("some"), join = b_.new_block("join");
-  if (!mask_ && wants_full_path(body)) {
+  if (!mask_ && !known(all_active, false) && wants_full_path(body)) {
     const LlvmBlock full = b_.new_block("full"), check = b_.new_block("check");
-    b_.branch(all(mask), full, check);
+    b_.branch(all_active, full, check);
     b_.enter(full);
     under(nullptr, body);
     b_.jump(join);
     b_.enter(check);
   }
-  b_.branch(any(mask), some, join);
+  b_.branch(some_active, some, join);
   b_.enter(some);
   under(mask, body);
   b_.jump(join);
@@ -142,7 +148,7 @@ bool Lowering::is_cheap(const Region& body, u32& budget) const {
 
 // A second copy without a mask pays where plain loads and stores replace masked ones.
 bool Lowering::wants_full_path(const Region& body) const {
-  constexpr size_t kLongest = 64;
+  constexpr size_t kLongest = 160;
   if (body.size() > kLongest) return false;
   bool accesses = false;
   for (const ValueId id : body) {

@@ -12,6 +12,21 @@ LlvmValue Lowering::mask_or_all() {
   return mask_ ? mask_ : b_.all_ones(Builder::vector(b_.i1, width_));
 }
 
+// The mask as an integer, lane 0 lowest.
+LlvmValue Lowering::bits(LlvmValue mask) {
+  if (LLVMIsConstant(mask) && width_ <= 64) {  // LLVM's builder does not fold this cast
+    u64 word = 0;
+    bool known = true;
+    for (u32 l = 0; l < width_; ++l) {
+      const LlvmValue lane = LLVMGetAggregateElement(mask, l);
+      known = known && lane && LLVMIsAConstantInt(lane);
+      if (known) word |= static_cast<u64>(LLVMConstIntGetZExtValue(lane)) << l;
+    }
+    if (known) return b_.integer(b_.int_type(width_), word);
+  }
+  return b_.bitcast(mask, b_.int_type(width_));
+}
+
 LlvmValue Lowering::any(LlvmValue mask) {
   return b_.icmp(LLVMIntNE, bits(mask), b_.zero(b_.int_type(width_)));
 }

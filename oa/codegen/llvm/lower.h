@@ -103,7 +103,7 @@ class Lowering {
   void shuffle_xor(ValueId id);
   LlvmValue permute(LlvmValue v, LlvmValue source);
   void subgroup_vote(ValueId id);
-  LlvmValue bits(LlvmValue mask) { return b_.bitcast(mask, b_.int_type(width_)); }
+  LlvmValue bits(LlvmValue mask);
   LlvmValue any(LlvmValue mask);
   LlvmValue all(LlvmValue mask);
   LlvmValue first_active();
@@ -119,7 +119,8 @@ class Lowering {
   void gather(ValueId id, const Access& a);
   void store_contiguous(const Instr& instr, const Access& a, ValueId value);
   void scatter(const Access& a, ValueId value);
-  bool has_masked_lanes() const;
+  bool has_masked_lanes(u32 size) const;
+  bool has_masked_vectors(u32 size) const;
   LlvmValue instead_of_idle(LlvmValue v);
   LlvmValue lane_pointers(const Access& a, u32 component);
   LlvmValue affine_pointer(const Access& a);

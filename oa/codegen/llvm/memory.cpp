@@ -35,7 +35,7 @@ void Lowering::load(ValueId id) {
     }
     return;
   }
-  if (!a.base || !index.affine) return gather(id, a);
+  if (!a.base || !index.affine || (mask_ && !has_masked_vectors(size))) return gather(id, a);
   if (a.lanes == 1 && index.stride == 1) {
     return set(id, 0,
                from_memory(a.elem, load_vector(elem, affine_pointer(a), width_, mask_, size)));
@@ -87,7 +87,7 @@ void Lowering::gather(ValueId id, const Access& a) {
   const LlvmType type = Builder::vector(b_.memory_type(a.elem), width_);
   for (u32 part = 0; part < a.lanes; ++part) {
     LlvmValue from = lane_pointers(a, part), mask = mask_or_all();
-    if (mask_ && !has_masked_lanes()) {
+    if (mask_ && !has_masked_lanes(size)) {
       from = instead_of_idle(from);
       mask = b_.all_ones(Builder::type_of(mask));
     }
@@ -97,9 +97,12 @@ void Lowering::gather(ValueId id, const Access& a) {
   }
 }
 
-// Without AVX-512 a masked gather or scatter becomes a branch per lane. There the idle lanes repeat
-// what the first active lane does.
-bool Lowering::has_masked_lanes() const { return target_.has("avx512f"); }
+// What the target does not mask becomes a branch per lane in LLVM. There the idle lanes repeat what
+// the first active lane does.
+bool Lowering::has_masked_lanes(u32 size) const { return size >= 4 && target_.has("avx512f"); }
+bool Lowering::has_masked_vectors(u32 size) const {
+  return size >= 4 ? target_.has("avx") : target_.has("avx512bw") && target_.has("avx512vl");
+}
 
 LlvmValue Lowering::instead_of_idle(LlvmValue v) {
   return b_.select(mask_, v, b_.splat(b_.extract(v, first_active()), width_));
@@ -167,7 +170,8 @@ void Lowering::store(ValueId id) {
     }
     return;
   }
-  if (a.base && index.affine && (index.stride == a.lanes || (index.stride == -1 && a.lanes == 1))) {
+  const bool whole = a.base && index.affine && (!mask_ || has_masked_vectors(size));
+  if (whole && (index.stride == a.lanes || (index.stride == -1 && a.lanes == 1))) {
     return store_contiguous(instr, a, value);
   }
   scatter(a, value);
@@ -215,7 +219,7 @@ void Lowering::scatter(const Access& a, ValueId value) {
   for (u32 part = 0; part < a.lanes; ++part) {
     LlvmValue v = to_memory(a.elem, vector(value, part));
     LlvmValue to = lane_pointers(a, part), mask = mask_or_all();
-    if (mask_ && !has_masked_lanes()) {
+    if (mask_ && !has_masked_lanes(size)) {
       to = instead_of_idle(to);
       v = instead_of_idle(v);
       mask = b_.all_ones(Builder::type_of(mask));

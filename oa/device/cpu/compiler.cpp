@@ -10,7 +10,7 @@
 namespace oa::device {
 namespace {
 
-// Counts changes of the calling convention or of the lowering that keep the IR as it is.
+// Counts changes of the calling convention that keep the IR as it is.
 constexpr u32 kAbiVersion = 1;
 constexpr std::string_view kCacheKind = "cpu";
 // A name of its own for each kernel would keep equal kernels from sharing an entry.
@@ -45,6 +45,7 @@ CpuCompiler::CpuCompiler(const kernel::Target& target, codegen::CpuTarget cpu,
       disk_(cache_dir) {
   Hasher h;
   h.add(kAbiVersion);
+  h.add(codegen::kLoweringVersion);
   h.text(codegen::llvm_version());
   h.text(cpu_.cpu);
   h.text(cpu_.features);
