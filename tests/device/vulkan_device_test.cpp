@@ -77,7 +77,7 @@ class ScratchCache {
 enum class Mode {
   Plain,
   Validated,
-  Unmapped,  // as on a discrete GPU: no device memory is mapped, so every copy is staged
+  Unmapped,  // as a discrete GPU: no memory is mapped, so copies are staged; pipelines are cached
 };
 
 class VulkanDeviceTest : public testing::TestWithParam<Mode> {
@@ -107,7 +107,10 @@ class VulkanDeviceTest : public testing::TestWithParam<Mode> {
   std::unique_ptr<VulkanDevice> open() {
     std::shared_ptr<Instance> instance = Instance::open(options_.validation);
     Physical physical = probe_all(*instance)[0];
-    if (GetParam() == Mode::Unmapped) physical.mapped = false;
+    if (GetParam() == Mode::Unmapped) {
+      physical.mapped = false;
+      physical.info.kind = DeviceKind::DiscreteGpu;
+    }
     auto context = std::make_shared<Context>(std::move(instance), std::move(physical));
     return std::make_unique<VulkanDevice>(std::move(context), options_);
   }
@@ -601,6 +604,26 @@ TEST_P(VulkanDeviceTest, CompilesEqualKernelsOnce) {
   EXPECT_NE(first[0], first[1]);
   EXPECT_EQ(device_->compile(kernels), first);
   EXPECT_TRUE(device_->compile({}).empty());
+}
+
+TEST_P(VulkanDeviceTest, KeepsPipelinesOnDisk) {
+  if (device_->context()->physical().is_software())
+    GTEST_SKIP() << "compiles at the first dispatch";
+  const auto count_files = [] {
+    size_t files = 0;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(ScratchCache::path())) {
+      files += entry.path().string().find("vulkan-pipeline") != std::string::npos;
+    }
+    return files;
+  };
+  const Kernel kernel = many_parameters_kernel(device_->target(), 5);
+  compile(kernel);
+  const size_t files = count_files();
+  EXPECT_GE(files, 1u);
+  const auto other = open();
+  const Kernel* one[] = {&kernel};
+  EXPECT_NE(other->compile(one)[0], nullptr);
+  EXPECT_EQ(count_files(), files);
 }
 
 TEST_P(VulkanDeviceTest, RefusesKernelsBeyondTheLimits) {
