@@ -10,5 +10,6 @@ namespace oa::command {
 using Action = std::function<void()>;
 
 void add_info(CLI::App& app, Action& action);
+void add_selftest(CLI::App& app, Action& action);
 
 }  // namespace oa::command

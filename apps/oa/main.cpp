@@ -14,6 +14,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   oa::command::Action action;
   oa::command::add_info(app, action);
+  oa::command::add_selftest(app, action);
 
   try {
     app.parse(argc, argv);

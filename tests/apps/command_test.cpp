@@ -99,6 +99,27 @@ TEST(Command, InfoSurvivesAnUnusableCacheFolder) {
   EXPECT_NE(info.output.find("/dev/null/oa"), std::string::npos) << info.output;
 }
 
+TEST(Command, SelftestPassesOnTheCpu) {
+  const Outcome test = run("selftest --device cpu --verbose");
+  EXPECT_EQ(test.status, 0) << test.output;
+  EXPECT_EQ(test.output.find("FAILED"), std::string::npos) << test.output;
+  EXPECT_NE(test.output.find("  products        ok\n"), std::string::npos) << test.output;
+}
+
+TEST(Command, SelftestOfASoftwareDriver) {
+  const Outcome test = run("selftest --device lavapipe");
+  if (test.output.find("no device of that name") != std::string::npos) GTEST_SKIP() << test.output;
+  EXPECT_EQ(test.status, 0) << test.output;
+  EXPECT_NE(test.output.find("vulkan:"), std::string::npos) << test.output;
+}
+
+TEST(Command, SelftestRefusesAnUnknownDevice) {
+  const Outcome test = run("selftest --device toaster");
+  EXPECT_EQ(test.status, 1);
+  EXPECT_TRUE(test.output.starts_with("oa: open: no device of that name, got \"toaster\""))
+      << test.output;
+}
+
 TEST(Command, UnwritableOutputIsAnErrorInOneLine) {
   const Outcome full = run("info", "2>&1 >/dev/full");
   EXPECT_EQ(full.status, 1);

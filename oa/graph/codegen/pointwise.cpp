@@ -176,7 +176,6 @@ class PointwiseKernel {
       auto body = [&] {
         std::vector<std::pair<std::pair<Operand, AffineExpr>, Value>> shared;
         std::vector<std::vector<Value>> values(own_.size());
-        Value first_position;
         std::vector<Value> coords(nest_.extent.size());
         unflatten_loops(nest_, 0, nest_.extent.size(), at * index(parts), coords);
         for (u32 part = 0; part < parts; ++part) {
