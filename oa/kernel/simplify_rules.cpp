@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "oa/kernel/evaluate.h"
@@ -204,7 +205,13 @@ class Rules {
 
   ValueId extremum() {
     if (arg(0) == arg(1)) return arg(0);
-    if (is_float(s_)) return kNoValue;
+    if (is_float(s_)) {
+      // Infinity on the far side leaves the other operand, NaN too.
+      constexpr f64 kInfinity = std::numeric_limits<f64>::infinity();
+      const f64 nothing = i_.op == Op::Min ? kInfinity : -kInfinity;
+      if (is_float_constant(0, nothing)) return arg(1);
+      return is_float_constant(1, nothing) ? arg(0) : kNoValue;
+    }
     const Verdict less = compare_ranges(Op::Le, b_.range(arg(0)), b_.range(arg(1)));
     const Verdict more = compare_ranges(Op::Ge, b_.range(arg(0)), b_.range(arg(1)));
     const bool min = i_.op == Op::Min;

@@ -131,6 +131,11 @@ TEST(Simplify, FloatIdentitiesOnlyWhereExact) {
   EXPECT_EQ(value(Scalar::F32, "%r = fma f32 %f1, %f, %f\n"), "add f f");
   EXPECT_EQ(value(Scalar::F32, "%r = fma f32 %f, %f, %f0\n"), "fma f f 0");
   EXPECT_EQ(value(Scalar::F32, "%a = neg f32 %f\n%r = neg f32 %a\n"), "f");
+  EXPECT_EQ(value(Scalar::F32, "%c = const f32 0xff800000\n%r = max f32 %c, %f\n"), "f");
+  EXPECT_EQ(value(Scalar::F32, "%c = const f32 0x7f800000\n%r = min f32 %f, %c\n"), "f");
+  EXPECT_EQ(value(Scalar::F32, "%c = const f32 0xff800000\n%r = min f32 %f, %c\n"),
+            "min f 0xff800000");  // NaN stays NaN
+  EXPECT_EQ(value(Scalar::F32, "%c = const f32 4\n%r = rem f32 %f, %c\n"), "rem f 4");
   EXPECT_EQ(value(Scalar::F32, "%a = neg f32 %f\n%r = abs f32 %a\n"), "abs f");
 }
 
