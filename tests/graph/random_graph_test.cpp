@@ -11,6 +11,7 @@
 #include "oa/matrix/movement.h"
 #include "oa/matrix/reduce.h"
 #include "oa/matrix/transcendental.h"
+#include "tests/support/vulkan_name.h"
 
 namespace oa {
 namespace {
@@ -181,7 +182,7 @@ class RandomProgram {
 
 void compare(u32 first, u32 last, const std::string& device) {
   Engine plain = Engine::open({.device = "cpu", .fuse = false});
-  EngineOptions options{.device = device, .guard_bands = true};
+  EngineOptions options{.device = test::device_under_test(device), .guard_bands = true};
   std::optional<Engine> fused;
   try {
     fused.emplace(Engine::open(options));

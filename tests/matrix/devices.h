@@ -16,6 +16,7 @@
 #include "oa/matrix/create.h"
 #include "oa/matrix/elementwise.h"
 #include "oa/matrix/matrix.h"
+#include "tests/support/vulkan_name.h"
 
 namespace oa::test {
 
@@ -29,7 +30,7 @@ inline Opened& open_device(const std::string& name) {
   Opened& o = opened[name];
   if (!o.engine && o.failure.empty()) {
     try {
-      o.engine.emplace(Engine::open({.device = name, .guard_bands = true}));
+      o.engine.emplace(Engine::open({.device = device_under_test(name), .guard_bands = true}));
     } catch (const Error& e) {
       o.failure = e.what();
     }

@@ -9,6 +9,7 @@
 #include "oa/matrix/movement.h"
 #include "oa/matrix/reduce.h"
 #include "oa/matrix/transcendental.h"
+#include "tests/support/vulkan_name.h"
 
 namespace oa {
 namespace {
@@ -17,7 +18,7 @@ class Smoke : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     try {
-      engine_.emplace(Engine::open({.device = GetParam()}));
+      engine_.emplace(Engine::open({.device = test::device_under_test(GetParam())}));
     } catch (const Error& e) {
       if (e.kind() != ErrorKind::NoSuitableDevice) throw;
       GTEST_SKIP() << e.what();
