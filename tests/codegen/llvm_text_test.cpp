@@ -125,7 +125,7 @@ TEST(LlvmText, AConditionOverTheBoundHasAPathWithoutMasks) {
 TEST(LlvmText, CheapBodiesBecomeSelects) {
   const Kernel k = traced(16, [] {
     const Buffer x = param_buffer(Scalar::F32), y = param_buffer(Scalar::F32);
-    const Var<F32> v(F32(x[lane()]));
+    const Var<F32> v{F32(x[lane()])};
     If(*v < 0.0f, [&] { v = -*v; }, [&] { v = *v + 1.0f; });
     y[lane()] = *v;
   });
