@@ -18,6 +18,10 @@ Matrix index_select(const Matrix& x, const Matrix& indices, i64 axis);
 // 0. The row of the error is the flat row of x.
 Matrix gather_last_dim(const Matrix& x, const Matrix& indices);
 
+// indices [I...], updates [I..., W...] -> [rows, W...]: row r is the sum of the updates whose index
+// is r, added in the order of their positions, so the result is the same in every run. Out of
+// range: adds nothing. Floats of 16 bits accumulate in 32; integers wrap.
+Matrix scatter_add_rows(i64 rows, const Matrix& indices, const Matrix& updates);
 // indices [..., K], updates [..., K] -> [..., extent]: element c of a row is the sum of the row's
 // updates whose index is c. Out of range: adds nothing; not reported.
 Matrix scatter_add_last_dim(i64 extent, const Matrix& indices, const Matrix& updates);

@@ -1,0 +1,185 @@
+// scatter_add_rows: positions are sorted by their index, then every row adds its own list in order.
+// Few positions are searched by every row instead.
+#include <algorithm>
+#include <limits>
+
+#include "oa/matrix/index.h"
+#include "oa/matrix/index_rules.h"
+#include "oa/matrix/kernel_tools.h"
+#include "oa/matrix/radix_sort.h"
+
+namespace oa::matrix {
+namespace {
+
+using graph::ArgRef;
+using graph::Lower;
+using kernel::Buffer;
+using kernel::U32;
+using kernel::Value;
+
+constexpr i64 kSearch = 8192;  // rows times positions up to which every row looks at all positions
+constexpr u32 kUnroll = 8;     // updates that are loaded together
+constexpr i64 kPerGroup = 4096;
+
+struct ScatterAddRows {
+  static constexpr OpInfo kInfo{.name = "scatter_add_rows", .kind = OpKind::Kernel};
+  struct Attrs {
+    i64 rows;
+  };
+  static void infer(Infer& in, const Attrs& a) {
+    need_indices(in, 0);
+    const Shape &indices = in.shape(0), &updates = in.shape(1);
+    if (in.dtype(1) == DType::Bool || in.dtype(1) == DType::U8) {
+      in.reject("operand 1 has the wrong dtype, got {}, expected a float, i32 or u32",
+                token(in.dtype(1)));
+    }
+    bool fits = updates.rank() >= indices.rank();
+    for (u32 i = 0; fits && i < indices.rank(); ++i) fits = indices[i] == updates[i];
+    if (!fits) {
+      in.reject("updates do not fit, got {} for indices {}, expected the indices' shape first",
+                updates, indices);
+    }
+    constexpr i64 kMost = std::numeric_limits<i32>::max();
+    if (a.rows < 0 || a.rows > kMost) {
+      in.reject("bad number of rows, got {}, expected 0 to {}", a.rows, kMost);
+    }
+    if (indices.elements() > kMost) {
+      in.reject("too many indices, got shape {}, expected fewer than 2^31", indices);
+    }
+    const Shape out = joined(Shape{a.rows}, axes_of(updates, indices.rank(), updates.rank()));
+    check_shape(in.op(), out, size_bytes(in.dtype(1)));
+    in.out(in.dtype(1), out);
+  }
+  static i64 index_limit(const Infer&, const Attrs& a) { return a.rows; }
+
+  static void lower(Lower& l, const Attrs& a) {
+    const i64 count = l.in(0).shape.elements();
+    const u32 bits = bit_width(static_cast<u64>(a.rows));
+    SortPairs p = make_pairs(l, 1, count);
+    make_keys(l, a.rows, count, p);
+    if (a.rows * count > kSearch) radix_sort(l, 1, count, bits, p);
+    Sum{l, a.rows, count, a.rows * count > kSearch}.launch(p);
+  }
+
+ private:
+  // An index out of range is reported and becomes `rows`, a row that nobody adds.
+  static void make_keys(Lower& l, i64 rows, i64 count, const SortPairs& p) {
+    launch_elements_checked(l, "scatter_keys", count, {l.input(0), p.keys[0], p.positions[0]}, [&] {
+      const Buffer indices = kernel::param_buffer(graph::element_scalar(l.in(0).dtype)),
+                   keys = kernel::param_buffer(kernel::Scalar::U32),
+                   positions = kernel::param_buffer(kernel::Scalar::U32);
+      const IndexCheck check = IndexCheck::param();
+      return [=](const Value& i) {
+        const Value at = indices.load(i);
+        const Value bad = out_of_range(at, rows);
+        check.report(bad, i, at);
+        keys.store(i, kernel::select(bad, word(rows), kernel::cast(at, kernel::Scalar::U32)));
+        positions.store(i, kernel::cast(i, kernel::Scalar::U32));
+      };
+    });
+  }
+
+  struct Sum {
+    Lower& l;
+    i64 rows;
+    i64 count;
+    bool sorted;
+    i64 columns = l.out().shape.elements() / std::max<i64>(1, rows);
+    kernel::Scalar elem = graph::element_scalar(l.out().dtype);
+    kernel::Scalar type = index_type(std::max(rows, count) * std::max<i64>(1, columns));
+
+    Value at(i64 x) const { return index(type, x); }
+    Value zero() const { return kernel::literal(kernel::value_scalar(elem), 0); }
+
+    void launch(const SortPairs& p) const {
+      const u32 width = l.target().width;
+      const std::vector<ArgRef> args = {p.sorted_keys(), p.sorted_positions(), l.input(1),
+                                        l.output()};
+      const bool cpu = l.target().is_cpu();
+      if (columns < (cpu ? width / 2 : width)) {
+        launch_elements(l, "scatter_sum", rows * columns, args, [&] {
+          const Params b = params();
+          return [=, this](const Value& i) {
+            const Value flat = kernel::cast(i, type);
+            const Value row = flat / at(columns), column = flat % at(columns);
+            const auto [begin, end] = list_of(b, row);
+            b.out.store(flat, total(b, row, column, begin, end));
+          };
+        });
+        return;
+      }
+      // Lanes share a row, so that its list is the same for all of them.
+      const i64 per_group = cpu ? std::max<i64>(1, kPerGroup / columns) : 1;
+      kernel::Kernel k = kernel::trace("scatter_sum", l.target(), width, [&] {
+        const Params b = params();
+        const Value first = kernel::cast(kernel::group(), type) * at(per_group);
+        const auto row_sum = [&](const Value& row) {
+          const auto [begin, end] = list_of(b, row);
+          for_lanes(at(0), at(columns), columns, [&](const Value& column) {
+            b.out.store(row * at(columns) + column, total(b, row, column, begin, end));
+          });
+        };
+        if (per_group == 1) {
+          row_sum(first);
+        } else {
+          kernel::For(first, kernel::min(first + at(per_group), at(rows)), at(1), row_sum);
+        }
+      });
+      l.launch(std::move(k), ceil_div(rows, per_group), args);
+    }
+
+    struct Params {
+      Buffer keys, positions, updates, out;
+    };
+    Params params() const {
+      const Buffer keys = kernel::param_buffer(kernel::Scalar::U32),
+                   positions = kernel::param_buffer(kernel::Scalar::U32),
+                   updates = kernel::param_buffer(elem), out = kernel::param_buffer(elem);
+      return {keys, positions, updates, out};
+    }
+
+    // Where a row's positions stand among the sorted ones; all positions where they are not sorted.
+    std::pair<U32, U32> list_of(const Params& b, const Value& row) const {
+      if (!sorted) return {word(0), word(count)};
+      const U32 key(kernel::cast(row, kernel::Scalar::U32));
+      const U32 begin = lower_bound(b.keys, word(0), word(count), key);
+      return {begin, lower_bound(b.keys, begin, word(count), key + word(1))};
+    }
+
+    Value total(const Params& b, const Value& row, const Value& column, const U32& begin,
+                const U32& end) const {
+      const kernel::VarValue sum(zero());
+      const auto update = [&](const U32& i) {
+        const Value position = kernel::cast(b.positions.load(i), type);
+        return b.updates.load(position * at(columns) + column);
+      };
+      if (!sorted) {
+        kernel::For(begin, end, word(1), [&](const U32& i) {
+          const kernel::Bool own(U32(b.keys[i]) == kernel::cast<U32>(row));
+          kernel::If(own, [&] { sum.set(sum.get() + update(i)); });
+        });
+        return sum.get();
+      }
+      // Loads of a round do not wait for each other; the additions keep their order.
+      const U32 rounds = (end - begin) / word(kUnroll);
+      kernel::For(word(0), rounds, word(1), [&](const U32& it) {
+        std::vector<Value> u;
+        for (u32 k = 0; k < kUnroll; ++k) {
+          u.push_back(update(begin + it * word(kUnroll) + word(k)));
+        }
+        for (const Value& x : u) sum.set(sum.get() + x);
+      });
+      kernel::For(begin + rounds * word(kUnroll), end, word(1),
+                  [&](const U32& i) { sum.set(sum.get() + update(i)); });
+      return sum.get();
+    }
+  };
+};
+
+}  // namespace
+
+Matrix scatter_add_rows(i64 rows, const Matrix& indices, const Matrix& updates) {
+  return record<ScatterAddRows>({indices, updates}, {rows});
+}
+
+}  // namespace oa::matrix
