@@ -1,25 +1,26 @@
 // Uses the installed library across the shared-object border: calls, data, and an exception.
-#include <oa/core/dtype.h>
 #include <oa/core/error.h>
-#include <oa/kernel/lang.h>
+#include <oa/engine/engine.h>
+#include <oa/matrix/elementwise.h>
+#include <oa/matrix/matmul.h>
 
 #include <cstdio>
 #include <cstring>
 
 int main() {
-  using namespace oa::kernel;
-  const Kernel kernel = trace("twice", Target{}, 16, [] {
-    Buffer x = param_buffer(Scalar::F32);
-    U32 i = group() * width() + lane();
-    x[i] = F32(x[i]) * 2.0f;
-  });
+  oa::EngineOptions options;
+  options.device = "cpu";
+  oa::Engine engine = oa::Engine::open(options);
+  const oa::Matrix x = oa::Matrix::from_f32(engine, {2, 3}, std::vector<float>{1, 2, 3, 4, 5, 6});
+  const oa::Matrix y = oa::matrix::mat_mul_nt(x, x) + 1.0;  // [2, 2]
   bool caught = false;
   try {
-    oa::invalid("consumer", "a message, got {}, expected {}", 1, 2);
+    x.mat_mul(x);
   } catch (const oa::Error& error) {
-    caught = std::strcmp(error.what(), "consumer: a message, got 1, expected 2") == 0;
+    caught = error.kind() == oa::ErrorKind::InvalidArgument &&
+             std::strncmp(error.what(), "mat_mul: ", 9) == 0;
   }
-  const bool ok = caught && kernel.params == 1 && oa::f16_to_f32(oa::f32_to_f16(1.5f)) == 1.5f;
+  const bool ok = caught && y.read_f32() == std::vector<float>{15, 33, 33, 78};
   std::puts(ok ? "consumer: ok" : "consumer: FAILED");
   return ok ? 0 : 1;
 }
