@@ -8,6 +8,7 @@
 
 #include <mutex>
 
+#include "oa/codegen/llvm/initialise.h"
 #include "oa/codegen/llvm/lower.h"
 #include "oa/core/error.h"
 
@@ -18,16 +19,6 @@ namespace {
 constexpr const char* kPasses =
     "function(sroa,early-cse<memssa>,instcombine<no-verify-fixpoint>,simplifycfg,loop-mssa(licm),"
     "early-cse)";
-
-void initialise() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    LLVMInitializeX86TargetInfo();
-    LLVMInitializeX86Target();
-    LLVMInitializeX86TargetMC();
-    LLVMInitializeX86AsmPrinter();
-  });
-}
 
 std::string taken(char* message) {
   std::string text = message ? message : "";
@@ -40,7 +31,7 @@ std::string taken(char* message) {
 class Machine {
  public:
   explicit Machine(const CpuTarget& target) : cpu_(target.cpu), features_(target.features) {
-    initialise();
+    initialise_llvm();
     char* text = LLVMGetDefaultTargetTriple();
     triple = taken(text);
     LLVMTargetRef llvm_target = nullptr;
@@ -141,8 +132,18 @@ class Compilation {
 
 }  // namespace
 
+void initialise_llvm() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    LLVMInitializeX86TargetInfo();
+    LLVMInitializeX86Target();
+    LLVMInitializeX86TargetMC();
+    LLVMInitializeX86AsmPrinter();
+  });
+}
+
 CpuTarget CpuTarget::host() {
-  initialise();
+  initialise_llvm();
   CpuTarget t{.cpu = taken(LLVMGetHostCPUName()), .features = taken(LLVMGetHostCPUFeatures())};
   if (t.has("avx512f") && t.has("avx512vl") && t.has("avx512bw") && t.has("avx512dq")) {
     t.vector_bytes = 64;

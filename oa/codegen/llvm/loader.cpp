@@ -3,13 +3,13 @@
 #include <llvm-c/Core.h>
 #include <llvm-c/LLJIT.h>
 #include <llvm-c/Orc.h>
-#include <llvm-c/Target.h>
 
 #include <cstring>
 #include <functional>
 #include <mutex>
 
 #include "oa/codegen/llvm/compile.h"
+#include "oa/codegen/llvm/initialise.h"
 #include "oa/core/error.h"
 
 namespace oa::codegen {
@@ -46,9 +46,7 @@ void on_lookup(LLVMErrorRef error, LLVMOrcCSymbolMapPairs pairs, size_t count, v
 class ObjectLoader::Jit : public std::enable_shared_from_this<ObjectLoader::Jit> {
  public:
   Jit() {
-    LLVMInitializeX86TargetInfo();
-    LLVMInitializeX86Target();
-    LLVMInitializeX86TargetMC();
+    initialise_llvm();
     check(LLVMOrcCreateLLJIT(&jit_, nullptr), "starting the linker");
     session_ = LLVMOrcLLJITGetExecutionSession(jit_);
     LLVMOrcExecutionSessionSetErrorReporter(session_, ignore_report, nullptr);

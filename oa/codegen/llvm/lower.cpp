@@ -13,7 +13,12 @@ using kernel::Op;
 
 Lowering::Lowering(const kernel::Kernel& kernel, const CpuTarget& target, LLVMModuleRef module,
                    const std::string& symbol)
-    : k_(kernel), target_(target), width_(kernel.width), uniformity_(kernel), b_(module) {
+    : k_(kernel),
+      target_(target),
+      width_(kernel.width),
+      uniformity_(kernel),
+      b_(module),
+      entry_(module) {
   if (kernel.subgroup != kernel.width) {
     fail(ErrorKind::Internal, "codegen", "subgroup of {} on the CPU, got {}, expected the width {}",
          kernel.name, kernel.subgroup, kernel.width);
@@ -61,8 +66,7 @@ void Lowering::function(const std::string& symbol) {
   group_count_ = LLVMGetParam(fn, 3);
 
   const LlvmBlock entry = LLVMAppendBasicBlockInContext(b_.context, fn, "entry");
-  entry_ = LLVMCreateBuilderInContext(b_.context);
-  LLVMPositionBuilderAtEnd(entry_, entry);
+  entry_.enter(entry);
   b_.enter(entry);
   const LlvmBlock body = b_.new_block("group");
   const LlvmBlock exit = b_.new_block("exit");
@@ -77,15 +81,13 @@ void Lowering::function(const std::string& symbol) {
   b_.incoming(group_, next, b_.block());
   b_.branch(b_.icmp(LLVMIntULT, next, last), body, exit);
 
-  const LlvmValue some = LLVMBuildICmp(entry_, LLVMIntULT, first, last, "");
-  LLVMBuildCondBr(entry_, some, body, exit);
+  entry_.branch(entry_.icmp(LLVMIntULT, first, last), body, exit);
   b_.enter(exit);
   // Streaming stores are ordered with what other threads do next only by a fence.
   const bool streams = std::any_of(k_.instrs.begin(), k_.instrs.end(),
                                    [](const Instr& i) { return i.op == Op::Store && i.imm == 1; });
   if (streams) b_.call("llvm.x86.sse.sfence", {}, {});
   LLVMBuildRetVoid(b_.at);
-  LLVMDisposeBuilder(entry_);
 }
 
 void Lowering::region(const Region& region) {
@@ -153,15 +155,13 @@ void Lowering::lower(ValueId id) {
 // Parameters are read once, before the loop over groups.
 void Lowering::param(ValueId id) {
   const Instr& instr = k_[id];
-  LlvmValue index = b_.integer(b_.i64, instr.imm);
-  const LlvmValue from = LLVMBuildGEP2(entry_, b_.i64, params_, &index, 1, "");
-  const LlvmValue v = LLVMBuildLoad2(entry_, b_.value_type(instr.type.scalar), from, "");
-  LLVMSetAlignment(v, 8);
+  const LlvmValue from = entry_.element(b_.i64, params_, b_.integer(b_.i64, instr.imm));
+  const LlvmValue v = entry_.load(b_.value_type(instr.type.scalar), from, 8);
   set(id, 0, v);
 }
 
 LlvmValue Lowering::slot_in_frame(LlvmType type, u32 align) {
-  const LlvmValue slot = LLVMBuildAlloca(entry_, type, "");
+  const LlvmValue slot = LLVMBuildAlloca(entry_.at, type, "");
   if (align) LLVMSetAlignment(slot, align);
   return slot;
 }

@@ -119,6 +119,8 @@ class Lowering {
   void gather(ValueId id, const Access& a);
   void store_contiguous(const Instr& instr, const Access& a, ValueId value);
   void scatter(const Access& a, ValueId value);
+  bool is_spread(const Access& a) const;
+  LlvmValue spread_pointer(const Access& a, u32 lane, u32 component);
   bool has_masked_lanes(u32 size) const;
   bool has_masked_vectors(u32 size) const;
   LlvmValue instead_of_idle(LlvmValue v);
@@ -175,7 +177,7 @@ class Lowering {
   const u32 width_;
   kernel::Uniformity uniformity_;
   Builder b_;
-  LLVMBuilderRef entry_ = nullptr;  // end of the entry block: allocas and parameters
+  Builder entry_;  // at the end of the entry block: allocas and parameters
   LlvmValue params_ = nullptr;
   LlvmValue group_ = nullptr;
   LlvmValue group_count_ = nullptr;
