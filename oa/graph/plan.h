@@ -59,6 +59,9 @@ struct Launch {
   // may become the memory of an output of equal size.
   std::vector<Operand> in_place;
   f64 flops = 0;
+  // One workgroup's work does not depend on the number of workgroups, and the kernel has no
+  // workgroup memory: launches of this kernel may run side by side as one.
+  bool mergeable = false;
   std::string label;  // for the profiler: names of the fused ops
 };
 
@@ -94,6 +97,10 @@ void lower_pointwise(const LowerInput& in, Launches& out);
 void lower_reduce(const LowerInput& in, Launches& out);
 void lower_contract(const LowerInput& in, Launches& out);
 void lower_kernel(const LowerInput& in, Launches& out);
+
+// Joins launches of the same kernel that do not depend on each other into one dispatch each, such
+// as the updates of all parameters of a model. `launch_group` follows the list.
+void merge_launches(Launches& launches, std::vector<u32>& launch_group);
 
 // Elements of a domain per position along `axes`: the number of results of a reduction over them.
 i64 kept_elements(const Shape& domain, const std::vector<u32>& axes);

@@ -103,6 +103,10 @@ class PointwiseKernel {
   void trace_cpu(Launch& launch, i64 total) {
     const u32 width = in_.target.width;
     // Inner loops: the last axis, and more of them while they are short.
+    if (nest_.extent.size() == 1) {
+      trace_flat(launch, total);
+      return;
+    }
     size_t first = nest_.extent.size() - 1;
     i64 row = nest_.extent[first];
     while (first > 0 && row < 4 * width) row *= nest_.extent[--first];
@@ -120,8 +124,6 @@ class PointwiseKernel {
         const Value count =
             row % kChunk == 0 ? index(kChunk) : kernel::min(index(kChunk), index(row) - begin);
         span(first, r, begin, count, row % kChunk == 0 ? kChunk : 0, row % width != 0);
-      } else if (rows == 1) {
-        span(first, index(0), index(0), index(row), row, row % width != 0);
       } else {
         const Value begin = group * index(rows_per_group);
         const Value end = rows % rows_per_group == 0
@@ -131,6 +133,19 @@ class PointwiseKernel {
           span(first, r, index(0), index(row), row, row % width != 0);
         });
       }
+    });
+  }
+
+  // One loop axis: the extent is a runtime value, so one kernel serves every size.
+  void trace_flat(Launch& launch, i64 total) {
+    launch.groups = group_count(in_, ceil_div(total, kChunk));
+    launch.args.push_back(ArgRef::number(static_cast<u64>(total)));
+    launch.mergeable = true;
+    launch.kernel = kernel::trace("pointwise", in_.target, in_.target.width, [&] {
+      declare();
+      const Value extent = kernel::cast(kernel::param_u64(), nest_.index_type);
+      const Value begin = kernel::cast(kernel::group(), nest_.index_type) * index(kChunk);
+      span(0, index(0), begin, kernel::min(index(kChunk), extent - begin), 0, true);
     });
   }
 

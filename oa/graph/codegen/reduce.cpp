@@ -323,20 +323,23 @@ class ReduceKernel {
   void trace_shared_rows(Launch& launch) {
     const u32 width = row_width();
     const i64 per_group =
-        in_.target.is_cpu()
-            ? std::max<i64>(1, std::min(kWorkgroupElements / std::max<i64>(1, count_), rows_))
-            : 1;
+        in_.target.is_cpu() ? std::max<i64>(1, kWorkgroupElements / std::max<i64>(1, count_)) : 1;
     launch.groups = group_count(in_, ceil_div(rows_, per_group));
+    // The number of rows is a runtime value where it is one loop axis: one kernel serves any batch.
+    const bool any_rows = kept_.size() <= 1 && per_group > 1;
+    if (any_rows) launch.args.push_back(ArgRef::number(static_cast<u64>(rows_)));
     launch.kernel = kernel::trace("reduce", in_.target, width, [&] {
       declare();
+      const Value rows =
+          any_rows ? kernel::cast(kernel::param_u64(), nest_.index_type) : index(rows_);
       const Value group = kernel::cast(kernel::group(), nest_.index_type);
       if (per_group == 1) {
         shared_row(group);
       } else {
         const Value begin = group * index(per_group);
-        const Value end = rows_ % per_group == 0
+        const Value end = rows_ % per_group == 0 && !any_rows
                               ? begin + index(per_group)
-                              : kernel::min(begin + index(per_group), index(rows_));
+                              : kernel::min(begin + index(per_group), rows);
         kernel::For(begin, end, index(1), [&](const Value& r) { shared_row(r); });
       }
     });

@@ -1,4 +1,5 @@
-// Stage 7. Writes the kernels of every group with the generator of its kind. Stands after fusion;
+// Stage 7. Writes the kernels of every group with the generator of its kind, and runs equal kernels
+// that do not depend on each other side by side. Stands after fusion;
 // a generator that refuses a group sends the pipeline back there.
 #include "oa/graph/compile.h"
 
@@ -22,6 +23,7 @@ void kernel_selection(Compilation& c, StageRecord& record) {
     }
     c.launch_group.resize(c.launches.list.size(), g);
   }
+  if (c.options.fuse) merge_launches(c.launches, c.launch_group);
   record.output_count = c.launches.list.size();
   record.state = c.groups.empty() ? StageState::Inherited : StageState::Applied;
   record.reason = fmt::format("{} launches for {} groups", c.launches.list.size(), c.groups.size());
