@@ -47,6 +47,20 @@ Matrix normal(const Engine& engine, const Shape& shape, f64 mean = 0, f64 stddev
 // mask.
 Matrix dropout(const Matrix& x, f64 p, const RandomSource& source);
 
+struct SampleOptions {
+  f64 temperature = 1;  // 0 or less: the first maximum, nothing is drawn
+  i64 top_k = 0;        // above 0: only the top_k greatest
+  f64 top_p = 1;        // below 1: only the shortest prefix, greatest first, with this share of the
+                        // probability, the crossing class included; clamped to 1e-7 .. 1
+};
+// logits [V] or [R, V] -> I32 [R] classes drawn with probabilities softmax(logits / temperature). A
+// class of probability 0 is never drawn. Row r takes the uniform value of element r. A row with NaN
+// gives the position of its first NaN.
+Matrix sample_logits(const Matrix& logits, const SampleOptions& options,
+                     const RandomSource& source);
+// The same from given numbers u F32 [R] in [0, 1).
+Matrix sample_logits_at(const Matrix& logits, const Matrix& u, const SampleOptions& options);
+
 // Adds 1 to a step counter in place, in the order of recorded work.
 void advance(const Matrix& step);
 
