@@ -280,6 +280,8 @@ class Planner {
     if (writer_count(out) != 1) return std::nullopt;
     for (Operand in : launch.in_place) {
       if (in.is_leaf() || !offsets.contains(key(in)) || bytes(in) != bytes(out)) continue;
+      // Equal bytes are not equal positions: a row of four flags is as large as one number.
+      if (graph_.spec(in).shape.elements() != graph_.spec(out).shape.elements()) continue;
       if (lives_.at(key(in)).last == l && lives_.at(key(out)).first == l) return key(in);
     }
     return std::nullopt;
