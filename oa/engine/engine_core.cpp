@@ -16,6 +16,7 @@ namespace {
 
 constexpr u64 kGuard = 256;
 constexpr u8 kGuardByte = 0xa5;
+constexpr size_t kMaxPrograms = 4096;  // eager graphs of different structure that are remembered
 
 }  // namespace
 
@@ -31,6 +32,7 @@ EngineCore::EngineCore(std::unique_ptr<device::Device> device, const EngineOptio
 }
 
 EngineCore::~EngineCore() {
+  settle();
   if (arena_.bytes > 0) device_->release(arena_);
   device_->release(status_);
 }
@@ -140,6 +142,14 @@ bool EngineCore::try_read(std::string_view op, const TensorRef& tensor, void* da
   return true;
 }
 
+void EngineCore::settle() noexcept {
+  try {
+    device_->wait(last_ticket_);
+  } catch (const Error&) {
+    // A lost device runs nothing any more; the error was or will be raised by a call that can.
+  }
+}
+
 // --- Running ------------------------------------------------------------------------------------
 
 void EngineCore::reserve_arena(u64 bytes) {
@@ -163,6 +173,17 @@ std::shared_ptr<Program> EngineCore::program_of(const Graph& graph, bool capture
       ++counters_.cache_hits;
       return it->second;
     }
+  }
+  if (!capture && programs_.size() >= kMaxPrograms) {
+    // Rare by design: forget all rather than keep a history. Nothing may be running from them.
+    wait(last_ticket_);
+    for (const auto& [hash, old] : programs_) {
+      if (const auto code = first_code_.find(old.get()); code != first_code_.end()) {
+        check_codes_.erase(code->second);
+        first_code_.erase(code);
+      }
+    }
+    programs_.clear();
   }
   auto program = graph::compile(graph, *device_, {.capture = capture, .fuse = options_.fuse});
   ++counters_.programs_compiled;
@@ -282,6 +303,7 @@ struct ExecutionPlan::State {
   device::CommandList list;
   std::unique_ptr<device::Recorded> recorded;
   ~State() {
+    core->settle();  // the device may still run from this plan
     recorded.reset();
     if (arena.bytes > 0) core->device().release(arena);
   }

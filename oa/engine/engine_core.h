@@ -37,6 +37,7 @@ class EngineCore final : public graph::Recorder {
   Event last_event() const;
   void wait();
   void wait(device::Ticket ticket);
+  void settle() noexcept;  // waits for the device, whatever became of the work
   void close();
   bool capturing() const { return capturing_; }
 
