@@ -258,7 +258,7 @@ TEST(Schedules, ShortDispatchesShareAnInterval) {
 }
 
 TEST(Schedules, ManySmallDispatchesAreDealtEvenly) {
-  const Work small{nothing, nullptr, 1, 1000, false};
+  const Work small{nothing, nullptr, 1, 3000, false};
   Schedule s;
   s.build(std::vector<Work>(64, small), 4);
   ASSERT_EQ(s.intervals(), 1u);

@@ -2,8 +2,8 @@
 //
 // The list is cut at its barriers into intervals. Within an interval each dispatch is divided
 // evenly into contiguous ranges of groups, one range per thread, so that a thread meets the same
-// part of the data in dispatch after dispatch. A range is cut into chunks of at least a
-// microsecond, which is what other threads may steal. Intervals too short to share become one
+// part of the data in dispatch after dispatch. A range is cut into chunks of some
+// microseconds, which is what other threads may steal. Intervals too short to share become one
 // chunk, and neighbours of that kind become one interval, which costs no synchronisation inside.
 #pragma once
 

@@ -216,78 +216,94 @@ void ThreadPool::participate(u32 me, const Schedule& schedule) {
   const u32 end = me == 0 ? last_ : last_shared_;
   u32 k = first_;
   if (me != 0) {
+    // Where one range has got to, all intervals but the one before it are complete.
     for (u32 t = 0; t < threads_; ++t) {
       const u32 number = number_of(slots_[t].claims.load(std::memory_order_acquire));
-      if (number >= base_ + first_) k = std::max(k, number - base_);
+      if (number > base_ + first_) k = std::max(k, number - base_ - 1);
     }
   }
+  bool holding = false;
   while (k < end) {
     const Schedule::Interval& interval = schedule.interval(k);
-    if (me < interval.ranges) drain(me, base_ + k, schedule, schedule.range(interval, me));
+    const bool more = !crowded_ && k + 1 < end && me < schedule.interval(k + 1).ranges &&
+                      schedule.range(schedule.interval(k + 1), me).chunks != 0;
+    if (me < interval.ranges)
+      holding = drain(me, base_ + k, schedule, schedule.range(interval, me), holding, more);
     k = settle(me, k, schedule);
   }
 }
 
-// Claims and runs chunks of range r until none is left.
-void ThreadPool::drain(u32 r, u32 number, const Schedule& schedule, Schedule::Range range) {
-  if (range.chunks == 0) return;
+// Claims and runs chunks of range r until none is left; `holding`: the first one is claimed
+// already. With `ahead`, completing the range also claims the first chunk that it has in the next
+// interval, which saves its thread an access to a cache line that others are looking at. Returns
+// whether that happened; the chunk must wait until this interval is complete.
+bool ThreadPool::drain(u32 r, u32 number, const Schedule& schedule, Schedule::Range range,
+                       bool holding, bool ahead) {
+  if (range.chunks == 0) return false;
   std::atomic<u64>& claims = slots_[r].claims;
-  u64 c = claims.load(std::memory_order_acquire);
-  u64 wanted;
-  do {
-    if (number_of(c) < number) {
-      wanted = pack(number, 1);
-    } else if (number_of(c) == number && claimed_of(c) < range.chunks) {
-      wanted = c + kOneClaimed;
-    } else {
-      return;
-    }
-  } while (!claims.compare_exchange_weak(c, wanted, std::memory_order_acq_rel,
-                                         std::memory_order_acquire));
-  u32 chunk = claimed_of(wanted) - 1;
-  for (bool more = true; more;) {
-    schedule.execute(range.first_chunk + chunk);
-    // Reports this chunk and claims the next in one step. The interval cannot pass meanwhile.
-    c = claims.load(std::memory_order_relaxed);
+  u32 chunk = 0;
+  if (!holding) {
+    u64 c = claims.load(std::memory_order_acquire);
+    u64 wanted;
     do {
-      chunk = claimed_of(c);
-      more = chunk < range.chunks;
-      wanted = c + kOneDone + (more ? kOneClaimed : 0);
+      if (number_of(c) < number) {
+        wanted = pack(number, 1);
+      } else if (number_of(c) == number && claimed_of(c) < range.chunks) {
+        wanted = c + kOneClaimed;
+      } else {
+        return false;
+      }
+    } while (!claims.compare_exchange_weak(c, wanted, std::memory_order_acq_rel,
+                                           std::memory_order_acquire));
+    chunk = claimed_of(wanted) - 1;
+  }
+  for (;;) {
+    schedule.execute(range.first_chunk + chunk);
+    // Reports this chunk and claims the next in one step. The range cannot be completed meanwhile.
+    u64 c = claims.load(std::memory_order_relaxed);
+    u64 wanted;
+    do {
+      if (claimed_of(c) < range.chunks) {
+        wanted = c + kOneDone + kOneClaimed;
+      } else if (ahead && done_of(c) + 1 == range.chunks) {
+        wanted = pack(number + 1, 1);
+      } else {
+        wanted = c + kOneDone;
+      }
     } while (!claims.compare_exchange_weak(c, wanted, std::memory_order_acq_rel,
                                            std::memory_order_relaxed));
+    if (number_of(wanted) != number) return true;
+    chunk = claimed_of(c);
+    if (chunk == range.chunks) return false;
   }
 }
 
-// Helps with interval k until it is complete (a worker: until all of it is claimed). Returns the
-// interval to go on with, which is a later one where others have gone ahead.
+// Helps with interval k until it is complete (a worker in its last one: until all of it is
+// claimed). Returns the interval to go on with, which is a later one where others have gone ahead.
 u32 ThreadPool::settle(u32 me, u32 k, const Schedule& schedule) {
   const Schedule::Interval& interval = schedule.interval(k);
   const u32 number = base_ + k;
   const bool may_leave = me != 0 && k + 1 == last_shared_;
   u32 waited = 0;
   Backoff backoff(crowded_);
-  for (u32 i = 0, r = me < interval.ranges ? me : 0; i < interval.ranges;) {
+  u32 r = me < interval.ranges ? me : 0;
+  for (u32 settled = 0; settled < interval.ranges;) {
     const Schedule::Range range = schedule.range(interval, r);
     const u64 c = slots_[r].claims.load(std::memory_order_acquire);
-    if (number_of(c) > number) return k + (number_of(c) - number);
+    // A range is two intervals ahead only if the one between is complete.
+    if (number_of(c) > number + 1) return k + (number_of(c) - number) - 1;
     const bool begun = number_of(c) == number;
-    if (range.chunks == 0 || (begun && done_of(c) == range.chunks)) {
-      ++i;
+    const bool left = number_of(c) < number || (begun && claimed_of(c) < range.chunks);
+    const bool complete = number_of(c) > number || (begun && done_of(c) == range.chunks);
+    if (range.chunks == 0 || complete || (!left && may_leave)) {
+      ++settled;
       r = r + 1 < interval.ranges ? r + 1 : 0;
-      continue;
+    } else if (left && (waited >= (begun ? kPatienceOnceBegun : kPatience) || absent(r))) {
+      drain(r, number, schedule, range, false, false);
+    } else {
+      ++waited;
+      backoff.wait();
     }
-    const bool left = !begun || claimed_of(c) < range.chunks;
-    if (left && (waited >= (begun ? kPatienceOnceBegun : kPatience) || absent(r))) {
-      drain(r, number, schedule, range);
-      continue;
-    }
-    if (!left && may_leave) {
-      ++i;
-      r = r + 1 < interval.ranges ? r + 1 : 0;
-      continue;
-    }
-    ++waited;
-    backoff.wait();
   }
   return k + 1;
 }

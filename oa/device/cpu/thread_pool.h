@@ -55,7 +55,8 @@ class ThreadPool {
   u32 await_run(u32 last) const;
   void run_intervals(const Schedule& schedule, u32 first, u32 last);
   void participate(u32 me, const Schedule& schedule);
-  void drain(u32 r, u32 number, const Schedule& schedule, Schedule::Range range);
+  bool drain(u32 r, u32 number, const Schedule& schedule, Schedule::Range range, bool holding,
+             bool ahead);
   u32 settle(u32 me, u32 k, const Schedule& schedule);
   bool absent(u32 r) const;
   void choose_cores(const std::vector<Core>& cores);
