@@ -314,6 +314,26 @@ TEST(Simplify, ResolvesLoops) {
   EXPECT_NE(loop("0", "4294967295", "4294967295").find("for"), std::string::npos);  // would wrap
 }
 
+TEST(Simplify, KnowsTheRangeOfALoopsIndex) {
+  const auto verdict = [](const std::string& compare) {
+    const std::string text = simple(
+        "%0 = param u64 0\n%2 = const u32 2\n%3 = const u32 9\n%4 = const u32 3\n"
+        "%c0 = const u32 1\n%c1 = const u32 8\n%5 = lane_id u32\n%6 = param u32 1\n"
+        "%7 = for u32 %2, %3, %4 {\n%8 = " +
+        compare + "\n%9 = select u32 %8, %6, %5\nstore.u32 %0, %5, %9\n}\n");
+    if (text.find("select") != text.npos) return "open";
+    return text.find("param u32 1") != text.npos ? "true" : "false";
+  };
+  EXPECT_STREQ(verdict("lt bool %7, %3"), "true");
+  EXPECT_STREQ(verdict("lt bool %7, %c1"), "open");
+  EXPECT_STREQ(verdict("le bool %7, %c1"), "true");
+  EXPECT_STREQ(verdict("gt bool %7, %c1"), "false");
+  EXPECT_STREQ(verdict("ge bool %7, %2"), "true");
+  EXPECT_STREQ(verdict("gt bool %7, %2"), "open");
+  EXPECT_STREQ(verdict("eq bool %7, %c0"), "false");
+  EXPECT_STREQ(verdict("ne bool %7, %c1"), "open");
+}
+
 TEST(Simplify, MovesWhatDoesNotChangeOutOfLoops) {
   EXPECT_EQ(
       simple("%0 = param u64 0\n%1 = param u32 1\n%2 = param f32 2\n%3 = const u32 0\n"

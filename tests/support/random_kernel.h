@@ -157,6 +157,8 @@ class RandomProgram {
     return s == Scalar::Bool ? Scalar::U32 : s;
   }
 
+  static constexpr Op kCompare[] = {Op::Eq, Op::Ne, Op::Lt, Op::Le, Op::Gt, Op::Ge};
+
   Value pick(Scalar s) {
     auto& p = pool(s);
     if (p.empty() || below(12) == 0) return literal_of(s);
@@ -241,9 +243,8 @@ class RandomProgram {
         default: return a != b;
       }
     }
-    static constexpr Op kOps[] = {Op::Eq, Op::Ne, Op::Lt, Op::Le, Op::Gt, Op::Ge};
     const Scalar s = number_type();
-    return compare(kOps[below(6)], pick(s), pick(s));
+    return compare(kCompare[below(6)], pick(s), pick(s));
   }
 
   Value conversion() {
@@ -298,7 +299,10 @@ class RandomProgram {
       keep(extract(both, below(2)));
       return;
     }
-    buffers_[b][own_cell()] = pick(s);
+    const Value cell = own_cell();
+    if (below(3) == 0) keep(tame(buffers_[b][cell].load()));
+    buffers_[b][cell] = pick(s);
+    if (below(3) == 0) keep(tame(buffers_[b][cell].load()));
   }
 
   void counter() {
@@ -392,8 +396,13 @@ class RandomProgram {
         if (!same && below(2)) end = pick(s) & constant_int(s, 7);
         if (same && below(4) == 0) begin = end - constant_int(s, 1);
         if (s == Scalar::U32 && same) begin = kernel::min(begin, constant_int(s, 9));
-        For(begin, end, constant_int(s, 1 + below(3)),
-            [&](const Value& i) { nested([&] { keep(i), block(inner); }); });
+        For(begin, end, constant_int(s, 1 + below(3)), [&](const Value& i) {
+          nested([&] {
+            keep(i);
+            if (below(2)) keep(compare(kCompare[below(6)], i, constant_int(s, below(8))));
+            block(inner);
+          });
+        });
         break;
       }
       default: {
