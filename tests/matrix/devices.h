@@ -55,6 +55,9 @@ class OnDevice : public testing::TestWithParam<const char*> {
     return std::string_view(GetParam()) == "cpu" ? 1 : on_lavapipe;
   }
 
+  // The checking devices interpret kernels, a thousand times slower than they run.
+  bool interpreted() const { return std::string_view(GetParam()).starts_with("checked"); }
+
   template <class T>
   Matrix from(const Shape& shape, const std::vector<T>& values) {
     return Matrix::from_slice<T>(engine(), shape, std::span<const T>(values));

@@ -59,7 +59,8 @@ bool same_bits(const std::vector<f32>& a, const std::vector<f32>& b) {
 TEST_P(Sort, RowsOfManyLengths) {
   std::vector<i64> lengths;
   for (i64 n = 1; n <= 40; n += stride(19)) lengths.push_back(n);
-  for (i64 n : {127, 129, 300, 5000}) lengths.push_back(n);
+  for (i64 n : {127, 129, 300}) lengths.push_back(n);
+  if (!interpreted()) lengths.push_back(5000);
   for (i64 n : lengths) {
     const auto x = awkward(static_cast<u32>(n), static_cast<size_t>(3 * n));
     for (bool descending : {false, true}) {
@@ -77,17 +78,18 @@ TEST_P(Sort, RowsOfManyLengths) {
 }
 
 TEST_P(Sort, LongRowsOfManyBlocks) {
-  const size_t n = 40009;
+  const size_t n = interpreted() ? 16999 : 40009;
   const auto x = awkward(3, n);
   const Matrix m = from<f32>({static_cast<i64>(n)}, x);
   EXPECT_EQ(argsort(m).read<i32>(), order(x, n, false));
+  if (interpreted()) return;
   const auto y = test::random_i32(4, 2 * n, -50, 50);
   const Matrix k = from<i32>({2, static_cast<i64>(n)}, y);
   EXPECT_EQ(argsort(k, 1, true).read<i32>(), order(y, n, true));
 }
 
 TEST_P(Sort, Dtypes) {
-  for (size_t n : {size_t{9}, size_t{700}}) {
+  for (size_t n : {size_t{9}, size_t{interpreted() ? 270u : 700u}}) {
     const Shape s{static_cast<i64>(n)};
     std::vector<u32> u(n);
     std::vector<u8> b(n), t(n);
