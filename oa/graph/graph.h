@@ -118,7 +118,7 @@ struct Leaf {
 class Graph {
  public:
   explicit Graph(Recorder& recorder);
-  ~Graph();
+  virtual ~Graph();
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
