@@ -3,6 +3,7 @@
 
 #include <fenv.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <array>
 #include <chrono>
@@ -236,6 +237,33 @@ TEST(Pools, TwoCanRunSideBySide) {
       EXPECT_EQ(counters, std::vector<u32>(64, 6000));
     });
   for (std::thread& u : users) u.join();
+}
+
+TEST(Pools, FollowACallerThatMovesAndNeverPinIt) {
+  cpu_set_t before;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof before, &before), 0);
+  const std::vector<Core> cores = usable_cores();
+  for (u32 threads : {static_cast<u32>(homes(cores).size()), static_cast<u32>(cores.size())}) {
+    ThreadPool pool(threads);
+    std::vector<u32> counters(64, 0);
+    const u64 params = reinterpret_cast<u64>(counters.data());
+    const std::vector<Work> work(30, Work{count_groups, &params, 64, 200, true});
+    Schedule schedule;
+    schedule.build(work, pool.threads());
+    u32 runs = 0;
+    for (u32 i = 0; i < 20; ++i) {
+      cpu_set_t one;
+      CPU_ZERO(&one);
+      CPU_SET(cores[i % cores.size()].number, &one);
+      ASSERT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
+      for (u32 j = 0; j < 5; ++j, ++runs) pool.run(schedule);
+      cpu_set_t after;
+      ASSERT_EQ(::sched_getaffinity(0, sizeof after, &after), 0);
+      EXPECT_TRUE(CPU_EQUAL(&one, &after));
+      ASSERT_EQ(::sched_setaffinity(0, sizeof before, &before), 0);
+    }
+    EXPECT_EQ(counters, std::vector<u32>(64, 30 * runs));
+  }
 }
 
 void nothing(const u64*, u32, u32, u32) {}

@@ -9,7 +9,7 @@ namespace oa::device {
 namespace {
 
 constexpr f64 kUnknownGroupNs = 50;  // for dispatches without an estimate
-constexpr f64 kMinRangeNs = 300;     // a thread is not worth disturbing for less
+constexpr f64 kMinRangeNs = 400;     // a thread is not worth disturbing for less
 constexpr f64 kMinChunkNs = 2500;    // claiming costs 10 ns, 100 while others look at it
 constexpr f64 kMaxChunksPerRange = 16;
 
