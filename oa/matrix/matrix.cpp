@@ -31,6 +31,8 @@ void need_dtype(std::string_view op, const graph::TensorRef& t, DType dtype) {
 
 }  // namespace
 
+void Matrix::refuse_empty() { invalid("Matrix", "the value is empty, expected one with elements"); }
+
 Matrix Matrix::upload(const Engine& engine, const Shape& shape, DType dtype, const void* data,
                       size_t count) {
   check_shape("from_slice", shape, size_bytes(dtype));

@@ -31,9 +31,9 @@ class Matrix {
                        size_t count);
 
   bool valid() const { return static_cast<bool>(tensor_); }
-  const Shape& shape() const { return tensor_->shape(); }
+  const Shape& shape() const { return held().shape(); }
   u32 rank() const { return shape().rank(); }
-  DType dtype() const { return tensor_->dtype(); }
+  DType dtype() const { return held().dtype(); }
   i64 num_elements() const { return shape().elements(); }
 
   // The same elements under another shape; one extent may be -1. No copy.
@@ -91,6 +91,12 @@ class Matrix {
   const graph::TensorRef& tensor() const { return tensor_; }
 
  private:
+  // InvalidArgument if this is an empty Matrix.
+  const graph::Tensor& held() const {
+    if (!tensor_) refuse_empty();
+    return *tensor_;
+  }
+  [[noreturn]] static void refuse_empty();
   void overwrite(DType dtype, const void* data, size_t count) const;
   graph::TensorRef tensor_;
 };

@@ -208,7 +208,7 @@ TEST_P(Random, Rejects) {
             "philox_uniform: too many elements, got shape [34359738368], expected at most 2^34 "
             "elements");
   EXPECT_EQ(error_of([&] { philox_uniform(Matrix(), 0, 1, 1); }),
-            "philox_uniform: operand 0 is empty, expected a value");
+            "Matrix: the value is empty, expected one with elements");
 }
 
 }  // namespace
