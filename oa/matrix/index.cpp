@@ -61,13 +61,15 @@ struct Gather {
     const Value bad = out_of_range(index, x[a.axis]);
     e.check(bad, e.coord(at.flatten(indices, static_cast<u32>(e.constant(0).coef.size()))), index);
     if (x.elements() == 0) return missing(e.out_dtype());
+    // Guarded by the index alone: where that is the same for all lanes, they load side by side.
+    const Value safe = kernel::select(bad, kernel::literal(index.scalar(), 0), index);
     std::vector<Value> coords;
     for (u32 i = 0; i < x.rank(); ++i) {
-      coords.push_back(i == a.axis  ? index
+      coords.push_back(i == a.axis  ? safe
                        : i < a.axis ? e.coord(i)
                                     : e.coord(i - 1 + indices.rank()));
     }
-    const Value element = e.input_indexed(0, coords, !bad);
+    const Value element = e.input_indexed(0, coords, {});
     return kernel::select(bad, missing(e.out_dtype()), element);
   }
 };

@@ -1,4 +1,5 @@
-// Short rows: every element counts the elements that come before it. Long ones: a radix sort of
+// Short rows: every element counts the elements that come before it (a lane does so for the few
+// elements of a tiny row). Long ones: a radix sort of
 // keys whose unsigned order is the order wanted.
 #include "oa/matrix/sort.h"
 
@@ -73,7 +74,9 @@ struct SortRows {
   static void lower(Lower& l, const Attrs& a) {
     const i64 n = l.in(0).shape.back();
     const i64 longest = l.target().is_cpu() ? 128 : 256;
-    if (n <= longest) {
+    if (n <= kLaneRow && a.keep <= kLaneKeep) {
+      by_lane(l, a);
+    } else if (n <= longest) {
       by_counting(l, a);
     } else {
       by_radix(l, a);
@@ -81,6 +84,50 @@ struct SortRows {
   }
 
  private:
+  static constexpr i64 kLaneRow = 16;  // elements that a lane holds in registers
+  static constexpr i64 kLaneKeep = 4;
+
+  // A lane has a row, and picks what belongs to each place.
+  static void by_lane(Lower& l, const Attrs& a) {
+    const i64 n = l.in(0).shape.back(), rows = rows_of(l);
+    const kernel::Scalar elem = graph::element_scalar(l.in(0).dtype);
+    launch_elements(l, "sort_tiny", rows, {l.input(0), l.output(0), l.output(1)}, [&] {
+      const Buffer x = kernel::param_buffer(elem), values = kernel::param_buffer(elem),
+                   indices = kernel::param_buffer(kernel::Scalar::I32);
+      const kernel::Scalar type = index_type(rows * n);
+      return [=](const Value& i) {
+        const Value row = kernel::cast(i, type);
+        std::vector<Value> element, key;
+        for (i64 e = 0; e < n; ++e) {
+          element.push_back(x.load(row * index(type, n) + index(type, e)));
+          key.push_back(order_key(element.back(), a.descending));
+        }
+        // Of two elements the later one comes first only if its key is less.
+        std::vector<U32> place(static_cast<size_t>(n), word(0));
+        for (size_t e = 0; e < key.size(); ++e) {
+          for (size_t later = e + 1; later < key.size(); ++later) {
+            const U32 wins(kernel::cast(key[later] < key[e], kernel::Scalar::U32));
+            place[e] = place[e] + wins;
+            place[later] = place[later] + (word(1) - wins);
+          }
+        }
+        for (i64 k = 0; k < a.keep; ++k) {
+          Value value = element[0];
+          Value from = kernel::constant_int(kernel::Scalar::I32, 0);
+          for (size_t e = 1; e < key.size(); ++e) {
+            const kernel::Bool here = place[e] == word(k);
+            value = kernel::select(here, element[e], value);
+            from = kernel::select(
+                here, kernel::constant_int(kernel::Scalar::I32, static_cast<i64>(e)), from);
+          }
+          const Value to = row * index(type, a.keep) + index(type, k);
+          values.store(to, value);
+          indices.store(to, from);
+        }
+      };
+    });
+  }
+
   static i64 rows_of(const Lower& l) {
     const Shape& s = l.in(0).shape;
     return axes_of(s, 0, s.rank() - 1).elements();
