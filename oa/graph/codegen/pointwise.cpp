@@ -109,7 +109,10 @@ class PointwiseKernel {
     }
     size_t first = nest_.extent.size() - 1;
     i64 row = nest_.extent[first];
-    while (first > 0 && row < 4 * width) row *= nest_.extent[--first];
+    // A computed position is often the same along the last axis (a row of a table), which only
+    // shows if that axis is a loop of its own.
+    const i64 enough = reads_computed() ? width : 4 * width;
+    while (first > 0 && row < enough) row *= nest_.extent[--first];
     const i64 rows = total / row;
     const i64 pieces = ceil_div(row, kChunk);
     const i64 rows_per_group = pieces > 1 ? 1 : std::max<i64>(1, kChunk / row);
@@ -147,6 +150,11 @@ class PointwiseKernel {
       const Value begin = kernel::cast(kernel::group(), nest_.index_type) * index(kChunk);
       span(0, index(0), begin, kernel::min(index(kChunk), extent - begin), 0, true);
     });
+  }
+
+  bool reads_computed() const {
+    return std::any_of(nest_.needs.loads.begin(), nest_.needs.loads.end(),
+                       [](const auto& load) { return !load.second; });
   }
 
   // Positions begin .. begin+count of the inner loops of outer row r, a gang at a time. `known` is
