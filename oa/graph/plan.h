@@ -88,6 +88,9 @@ struct LowerInput {
   bool is_stored(Operand o) const { return o.is_leaf() || stored[o.node][o.output]; }
 };
 
+// Rough arithmetic of a group per element of its domain.
+f64 cost_per_element(const Graph& graph, const Group& group);
+
 // "exp+add+sum": the ops of a group, for people.
 std::string group_label(const Graph& graph, const Group& group);
 

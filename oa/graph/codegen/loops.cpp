@@ -113,6 +113,12 @@ AffineMap output_map(const Shape& output, const Shape& domain, std::span<const u
   return *std::move(map);
 }
 
+f64 cost_per_element(const Graph& graph, const Group& group) {
+  f64 cost = 2;  // a load and a store
+  for (u32 n : group.nodes) cost += static_cast<f64>(graph.nodes[n].op->info.cost);
+  return cost;
+}
+
 std::string group_label(const Graph& graph, const Group& group) {
   std::string label;
   for (u32 n : group.nodes) {

@@ -29,6 +29,8 @@ class PointwiseKernel {
   void lower(Launches& out) {
     Launch launch;
     launch.label = group_label(in_.graph, in_.group);
+    launch.flops =
+        cost_per_element(in_.graph, in_.group) * static_cast<f64>(in_.group.domain.elements());
     add_need_args(in_, nest_.needs, launch);
     for (Operand o : own_) launch.args.push_back(ArgRef::value(o, true));
     find_in_place(launch);

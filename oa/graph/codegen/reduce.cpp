@@ -59,6 +59,8 @@ class ReduceKernel {
     }
     Launch launch;
     launch.label = group_label(in_.graph, in_.group);
+    launch.flops =
+        cost_per_element(in_.graph, in_.group) * static_cast<f64>(in_.group.domain.elements());
     add_need_args(in_, nest_.needs, launch);
     for (Operand o : in_.group.outputs) launch.args.push_back(ArgRef::value(o, true));
     find_in_place(launch);
@@ -571,6 +573,8 @@ class ReduceKernel {
 
     Launch first;
     first.label = group_label(in_.graph, in_.group) + " (slices)";
+    first.flops =
+        cost_per_element(in_.graph, in_.group) * static_cast<f64>(in_.group.domain.elements());
     add_need_args(in_, nest_.needs, first);
     for (auto& r : temps) {
       for (u32 t : r) first.args.push_back(ArgRef::temporary(t, true));
