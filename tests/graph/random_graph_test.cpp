@@ -208,6 +208,11 @@ void compare(u32 first, u32 last, const std::string& device) {
 }
 
 TEST(RandomGraph, FusedEqualsUnfused) { compare(0, 120, "cpu"); }
+// No race within or between dispatches, no access out of bounds, in either shape of kernels.
+TEST(RandomGraph, RunsCleanlyWhereEverythingIsChecked) {
+  compare(0, 60, "checked");
+  compare(60, 100, "checked_gpu");
+}
 TEST(RandomGraph, VulkanEqualsCpu) { compare(0, 4, "lavapipe"); }
 
 }  // namespace
