@@ -69,10 +69,10 @@ class TiledContract {
     // Rows of B far apart cost a page each: worth a copy once several bands read them.
     const bool far = k_stride && std::abs(*k_stride) > 1024 && bands_ >= 8 && c.depth() >= 64;
     pack_b_ = n_stride != 1 || ragged || far;
-    // Rows of a band lie side by side in A transposed: a copy pays only when A leaves the cache.
+    // Rows of A are read as they lie: k beside k, or rows of a band side by side. Only where every
+    // step of k is a page of its own, and the pages are too many to remember, a copy pays.
     const i64 a_bytes = c.rows() * c.depth() * kernel::size_bytes(c.accumulator());
-    const bool large = a_bytes > (1 << 20) && panels_ >= 4;
-    pack_a_ = large || (a_stride != 1 && a_bytes > (256 << 10) && panels_ >= 2);
+    pack_a_ = a_stride != 1 && a_bytes > (8 << 20);
   }
 
   void lower(Launches& out) {
@@ -179,45 +179,73 @@ class TiledContract {
     const i64 depth = c_.depth();
     const u32 temp = out.add_temp(static_cast<u64>(count * across * depth) *
                                   kernel::size_bytes(c_.accumulator()));
-    // Lanes run along what is consecutive in the operand's memory if that is k, else in the copy.
+    // Lanes run along what is consecutive in the operand's memory if that is k, else in the copy. A
+    // workgroup takes a block of k of some neighbouring parts, small enough for the nearest cache.
     const bool along_k = c_.stride(i, ContractNest::Axis::Depth) == 1;
-    const i64 steps = along_k ? across : depth;  // uniform
-    const i64 lanes = along_k ? depth : across;  // varying
-    const i64 chunk = std::max<i64>(1, 4096 / std::max<i64>(1, lanes));
-    const i64 chunks = ceil_div(steps, chunk);
+    const i64 block = along_k ? 64 : 16;
+    const i64 blocks = ceil_div(depth, block);
+    const i64 parts = std::clamp<i64>(8192 / (across * block), 1, count);
     Launch launch = c_.make_launch();
     launch.label = i == 0 ? "pack a" : "pack b";
-    launch.flops = 0;
+    launch.flops = 4.0 * static_cast<f64>(count * across * depth);
     // The outputs' parameters are declared too; a pack writes only its temporary.
     for (ArgRef& arg : launch.args) arg.write = false;
     launch.args.push_back(ArgRef::temporary(temp, true));
-    launch.groups = group_count(c_.in(), count * chunks);
+    launch.groups = group_count(c_.in(), ceil_div(count, parts) * blocks);
     launch.kernel = kernel::trace("contract_pack", c_.in().target, width(), [&] {
       c_.declare();
       const Buffer to = kernel::param_buffer(c_.accumulator());
       const Value group = c_.as_index(kernel::group());
-      const Value part = group / c_.index(chunks);
-      const Value begin = group % c_.index(chunks) * c_.index(chunk);
-      const Value end = steps % chunk == 0 ? begin + c_.index(chunk)
-                                           : kernel::min(begin + c_.index(chunk), c_.index(steps));
-      const Value base = part * c_.index(across * depth);
-      kernel::For(begin, end, c_.index(1), [&](const Value& step) {
-        kernel::For(
-            c_.as_index(kernel::lane()), c_.index(lanes), c_.index(width()),
-            [&](const Value& lane) {
-              const Value& x = along_k ? step : lane;
-              const Value& k = along_k ? lane : step;
-              const Value at = part * c_.index(across) + x;
-              // Past the end the last row or column is read; a column there is replaced by 0.
-              const Value inside = kernel::min(at, c_.index(extent - 1));
-              Point p =
-                  i == 0 ? c_.point(inside, c_.index(0), k) : c_.point(c_.index(0), inside, k);
-              Value v = c_.operand(i, p);
-              if (i == 1 && extent % across != 0) {
-                v = kernel::select(at < c_.index(extent), v, kernel::literal(v.scalar(), 0));
-              }
-              to.store(base + k * c_.index(across) + x, v);
-            });
+      const Value lane = c_.as_index(kernel::lane());
+      const auto range = [&](const Value& number, i64 size, i64 limit) {
+        const Value begin = number * c_.index(size);
+        const Value end = limit % size == 0 ? begin + c_.index(size)
+                                            : kernel::min(begin + c_.index(size), c_.index(limit));
+        return std::pair(begin, end);
+      };
+      const auto [k_begin, k_end] = range(group % c_.index(blocks), block, depth);
+      const auto [part_begin, part_end] = range(group / c_.index(blocks), parts, count);
+      kernel::For(part_begin, part_end, c_.index(1), [&](const Value& part) {
+        const Value first = part * c_.index(across);
+        const auto read = [&](const Value& at, const Value& k) {
+          Point p = i == 0 ? c_.point(at, c_.index(0), k) : c_.point(c_.index(0), at, k);
+          return c_.operand(i, p);
+        };
+        const auto write = [&](const Value& x, const Value& k, const Value& v) {
+          to.store((part * c_.index(depth) + k) * c_.index(across) + x, v);
+        };
+        const Value last = c_.index(extent - 1);
+        // Past the end of the operand the last row is repeated, and columns are 0.
+        const auto fill = [&](const Value& k) {
+          return i == 0 ? read(last, k) : kernel::literal(c_.accumulator(), 0);
+        };
+        const bool ragged = extent % across != 0;
+        if (along_k) {
+          const auto gang = [&](const Value& x, const Value& k) {
+            Value v = read(ragged ? kernel::min(first + x, last) : first + x, k);
+            if (ragged && i == 1) v = kernel::select(first + x <= last, v, fill(k));
+            write(x, k, v);
+          };
+          kernel::For(c_.index(0), c_.index(across), c_.index(1), [&](const Value& x) {
+            if (depth % block == 0) {
+              for (i64 g = 0; g < block; g += width()) gang(x, k_begin + c_.index(g) + lane);
+            } else {
+              kernel::For(k_begin + lane, k_end, c_.index(width()),
+                          [&](const Value& k) { gang(x, k); });
+            }
+          });
+        } else {
+          const Value here =
+              ragged ? kernel::min(c_.index(across), c_.index(extent) - first) : c_.index(across);
+          kernel::For(k_begin, k_end, c_.index(1), [&](const Value& k) {
+            kernel::For(lane, here, c_.index(width()),
+                        [&](const Value& x) { write(x, k, read(first + x, k)); });
+            if (ragged) {
+              kernel::For(here + lane, c_.index(across), c_.index(width()),
+                          [&](const Value& x) { write(x, k, fill(k)); });
+            }
+          });
+        }
       });
     });
     out.list.push_back(std::move(launch));
