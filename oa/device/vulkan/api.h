@@ -15,7 +15,6 @@ inline constexpr const char* kBfloat16Extension = "VK_KHR_shader_bfloat16";
 
 inline constexpr auto kCooperativeMatrixFeaturesType = static_cast<VkStructureType>(1000506000);
 inline constexpr auto kCooperativeMatrixShapeType = static_cast<VkStructureType>(1000506001);
-inline constexpr auto kCooperativeMatrixPropertiesType = static_cast<VkStructureType>(1000506002);
 inline constexpr auto kBfloat16FeaturesType = static_cast<VkStructureType>(1000141000);
 
 enum class Component : u32 {
@@ -39,12 +38,6 @@ struct CooperativeMatrixFeatures {
   void* pNext = nullptr;
   VkBool32 matrix = VK_FALSE;
   VkBool32 robust_access = VK_FALSE;
-};
-
-struct CooperativeMatrixProperties {
-  VkStructureType sType = kCooperativeMatrixPropertiesType;
-  void* pNext = nullptr;
-  VkShaderStageFlags stages = 0;
 };
 
 struct CooperativeMatrixShape {

@@ -49,8 +49,6 @@ Staging::Staging(Context& context, Queue& queue, Heap& device_memory)
   block_place_ = host_memory_.place(block_, 0, ring_.bytes(), "open_vulkan");
 }
 
-Staging::~Staging() = default;
-
 u64 Staging::take(u64 bytes, const char* op) {
   while (true) {
     if (std::optional<u64> offset = ring_.take(bytes, queue_.next())) return *offset;

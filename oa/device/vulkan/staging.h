@@ -16,7 +16,6 @@ class Ring {
   std::optional<u64> take(u64 bytes, u64 value);
   void collect(u64 completed);
   u64 oldest() const { return used_.front().value; }  // there must be one
-  bool is_empty() const { return used_.empty(); }
   u64 bytes() const { return bytes_; }
 
  private:
@@ -33,7 +32,8 @@ class Ring {
 class Staging {
  public:
   Staging(Context& context, Queue& queue, Heap& device_memory);
-  ~Staging();
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
 
   // See Device::write and Device::read.
   void write(const Memory& to, u64 offset, const void* from, u64 bytes);
