@@ -216,7 +216,7 @@ TEST_P(Random, KernelsAgreeWithTheInterpreter) {
   }
   const u32 count = kGroups * kCells * width;
   const char* more = std::getenv("OA_RANDOM_KERNELS");
-  const u32 kernels = more ? static_cast<u32>(std::atoi(more)) : 15;
+  const u32 kernels = more ? static_cast<u32>(std::atoi(more)) : 10;
   for (u32 seed = 0; seed < kernels && !HasFailure(); ++seed) {
     Generator generator(seed * 100 + width);
     Kernel k = traced(width, [&] { generator.body(); });
@@ -229,7 +229,7 @@ TEST_P(Random, KernelsAgreeWithTheInterpreter) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Widths, Random, testing::Values(0u, 1u, 2u, 3u, 4u, 5u, 6u));
+INSTANTIATE_TEST_SUITE_P(Widths, Random, testing::Values(0u, 1u, 2u, 3u, 4u, 5u, 6u, 7u, 8u));
 
 }  // namespace
 }  // namespace oa::codegen
