@@ -87,6 +87,7 @@ MemoryUse Engine::memory() const { return core().memory(); }
 EngineCounters Engine::counters() const { return core().counters(); }
 void Engine::check_guards() { core().check_guards(); }
 u64 Engine::next_seed() { return core().next_seed(); }
+void Engine::set_rng_seed(u64 seed) { core().set_rng_seed(seed); }
 void Engine::close() { core().close(); }
 
 }  // namespace oa

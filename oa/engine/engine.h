@@ -109,6 +109,8 @@ class Engine {
 
   // The next seed of the engine's stream; consumed by calls without a seed.
   u64 next_seed();
+  // Starts that stream anew, as EngineOptions::seed does.
+  void set_rng_seed(u64 seed);
 
   // Ends the engine: pending work is dropped, later use of its values is an error.
   void close();

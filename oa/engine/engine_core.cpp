@@ -276,7 +276,7 @@ void EngineCore::wait(device::Ticket ticket) {
 }
 
 void EngineCore::raise_bad_index() {
-  if (!status_used_) return;
+  if (!status_used_ || !options_.check_indices) return;
   status_used_ = false;
   u32 words[3];
   device_->read(status_, 0, words, sizeof words);

@@ -49,6 +49,7 @@ class EngineCore final : public graph::Recorder {
   const EngineCounters& counters() const { return counters_; }
   void check_guards();
   u64 next_seed();
+  void set_rng_seed(u64 seed) { seed_state_ = seed; }
 
  private:
   friend class Engine;

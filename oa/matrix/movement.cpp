@@ -140,9 +140,10 @@ struct Pad {
     return kernel::select(inside, e.input_if(0, map, inside), fill);
   }
   static Value fill_value(Emit& e) {
-    const kernel::Scalar type = graph::value_scalar(e.dtype(0));
-    if (kernel::is_float(type)) return e.scalar(0, type);
-    return kernel::cast(e.scalar(0), type);
+    const DType t = e.dtype(0);
+    const kernel::Scalar type = graph::value_scalar(t);
+    if (t == DType::U8 || t == DType::Bool) return kernel::cast(e.scalar(0), type);
+    return e.scalar(0, type);
   }
 };
 

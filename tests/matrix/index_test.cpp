@@ -87,6 +87,19 @@ TEST_P(Index, GatherOutOfRangeIsReportedAndHarmless) {
   EXPECT_TRUE(std::isnan(empty.read_f32()[1]));
 }
 
+TEST_P(Index, UncheckedIndicesStayInBounds) {
+  Engine fast = Engine::open({.device = GetParam(), .check_indices = false, .guard_bands = true});
+  const std::vector<f32> table = {1, 2, 3};
+  const std::vector<i32> at = {2, 999, -1};
+  const Matrix indices = Matrix::from_slice<i32>(fast, {3}, at);
+  const auto got = gather(Matrix::from_f32(fast, {3}, table), indices).read_f32();
+  EXPECT_EQ(got[0], 3);
+  EXPECT_TRUE(std::isnan(got[1]) && std::isnan(got[2]));
+  const auto back = scatter_add_rows(3, indices, Matrix::from_f32(fast, {3}, table)).read_f32();
+  EXPECT_EQ(back, (std::vector<f32>{0, 0, 1}));
+  fast.check_guards();
+}
+
 TEST_P(Index, GatherRejects) {
   const Matrix table = from<f32>({2, 2}, {1, 2, 3, 4});
   EXPECT_EQ(error_of([&] { gather(table, table); }),
@@ -196,6 +209,8 @@ TEST_P(Index, IntegerScalarsArriveExactly) {
   EXPECT_EQ(full(engine(), {1}, -3, DType::U32).read<u32>()[0], 0u);
   EXPECT_EQ(arange(engine(), 3, 100000007, DType::I32).read<i32>(),
             (std::vector<i32>{100000007, 100000008, 100000009}));
+  EXPECT_EQ(pad(from<i32>({1}, {1}), 0, 1, 0, 16777217).read<i32>(),
+            (std::vector<i32>{16777217, 1}));
 }
 
 }  // namespace

@@ -109,6 +109,9 @@ TEST_P(Random, WithoutASeedTheEngineGivesTheNextOne) {
   const auto from_one = uniform(one, {8}).read_f32();
   EXPECT_EQ(from_one, uniform(two, {8}).read_f32());
   EXPECT_EQ(from_one, uniforms(first, 0, 0, 8));
+  EXPECT_NE(uniform(one, {8}).read_f32(), from_one);
+  one.set_rng_seed(5);
+  EXPECT_EQ(uniform(one, {8}).read_f32(), from_one);
 }
 
 TEST_P(Random, ANewSeedCompilesNothing) {
