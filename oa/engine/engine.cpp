@@ -30,8 +30,11 @@ f64 Event::device_duration() const {
 }
 
 Engine Engine::open(const EngineOptions& options) {
-  return Engine(Ref<graph::Recorder>(
-      new EngineCore(device::open(options.device, options.device_options), options)));
+  return open_on(device::open(options.device, options.device_options), options);
+}
+
+Engine Engine::open_on(std::unique_ptr<device::Device> device, const EngineOptions& options) {
+  return Engine(Ref<graph::Recorder>(new EngineCore(std::move(device), options)));
 }
 
 EngineCore& Engine::core() const { return as_core(core_); }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -85,6 +86,8 @@ class Engine {
  public:
   // Opens a device. Throws NoSuitableDevice with what exists when the name fits none.
   static Engine open(const EngineOptions& options = {});
+  // Runs on a device that the caller has opened; the options that choose one are ignored.
+  static Engine open_on(std::unique_ptr<device::Device> device, const EngineOptions& options = {});
   Engine(Engine&&) noexcept = default;
   Engine& operator=(Engine&&) noexcept;
   ~Engine();

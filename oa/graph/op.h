@@ -4,6 +4,7 @@
 //   static constexpr OpInfo kInfo;
 //   struct Attrs { ... };                       a plain aggregate of at most 8 fields, or NoAttrs
 //   static void infer(Infer&, const Attrs&);    checks operands, states the results
+//   static void samples(Samples&);              what tests call it with (samples.h)
 // and what its kind asks for:
 //   Elementwise  static Value emit(Emit&, const Attrs&);            one element of the result
 //   Movement     static AffineMap view(const View&, const Attrs&);  where an element comes from
@@ -21,6 +22,7 @@
 #include <memory>
 #include <span>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "oa/core/dtype.h"
@@ -29,6 +31,7 @@
 #include "oa/core/ref.h"
 #include "oa/core/shape.h"
 #include "oa/graph/affine.h"
+#include "oa/graph/samples.h"
 #include "oa/kernel/lang.h"
 
 namespace oa::graph {
@@ -135,6 +138,9 @@ struct ContractSpec {
   bool transpose_b = false;
 };
 
+// One attribute as data: numbers, flags, enums and dtypes as i64, scalars as f64.
+using AttrValue = std::variant<i64, f64, Dims>;
+
 // Attributes of one node, type-erased.
 class AttrsBox {
  public:
@@ -144,6 +150,7 @@ class AttrsBox {
   virtual void scalars(std::vector<Scalar>& out) const = 0;
   // A copy whose k-th Scalar names the runtime value first + k.
   virtual std::shared_ptr<const AttrsBox> symbolic(u32 first) const = 0;
+  virtual std::vector<AttrValue> values() const = 0;  // in the order of the fields
 };
 using AttrsPtr = std::shared_ptr<const AttrsBox>;
 
@@ -157,6 +164,7 @@ struct OpDef {
   void (*lower)(Lower&, const void*) = nullptr;
   std::vector<TensorRef> (*define)(std::span<const TensorRef>, const void*) = nullptr;
   i64 (*index_limit)(const Infer&, const void*) = nullptr;
+  void (*samples)(Samples&) = nullptr;
   std::string_view name() const { return info.name; }
 };
 
@@ -224,6 +232,14 @@ void hash_field(Hasher& h, const T& x) {
   }
 }
 
+inline AttrValue field_value(const Scalar& s) { return s.value(); }
+inline AttrValue field_value(const Dims& dims) { return dims; }
+template <class T>
+  requires(std::is_arithmetic_v<T> || std::is_enum_v<T>)
+AttrValue field_value(const T& x) {
+  return static_cast<i64>(x);
+}
+
 template <class T>
 class TypedAttrs final : public AttrsBox {
  public:
@@ -243,6 +259,11 @@ class TypedAttrs final : public AttrsBox {
       if constexpr (std::same_as<std::decay_t<decltype(field)>, Scalar>) field.set_source(first++);
     });
     return copy;
+  }
+  std::vector<AttrValue> values() const override {
+    std::vector<AttrValue> list;
+    for_each_field(value_, [&](const auto& field) { list.push_back(field_value(field)); });
+    return list;
   }
 
  private:
@@ -292,9 +313,17 @@ const OpDef& op_def() {
         return in.count() > 0 && in.shape(0).rank() > 0 ? in.shape(0)[0] : 0;
       }
     };
+    if constexpr (requires(Samples& s) { T::samples(s); }) d.samples = T::samples;
     return d;
   }();
   return def;
+}
+
+// The ops of a family, for the list of all ops.
+template <OpStruct... Ts>
+std::span<const OpDef* const> op_list() {
+  static const OpDef* const list[] = {&op_def<Ts>()...};
+  return list;
 }
 
 template <OpStruct T>

@@ -1,4 +1,4 @@
-// Reshape: the one movement op that the graph itself needs.
+// The ops that the graph itself needs.
 #pragma once
 
 #include "oa/graph/op.h"
@@ -13,6 +13,16 @@ struct Reshape {
   };
   static void infer(Infer& in, const Attrs& a);
   static AffineMap view(const View& v, const Attrs& a);
+  static void samples(Samples& s);
+};
+
+// The same elements in other memory.
+struct Copy {
+  static constexpr OpInfo kInfo{.name = "copy", .kind = OpKind::Elementwise, .cost = 0};
+  using Attrs = NoAttrs;
+  static void infer(Infer& in, const Attrs&);
+  static kernel::Value emit(Emit& e, const Attrs&);
+  static void samples(Samples& s);
 };
 
 }  // namespace oa::graph

@@ -1,18 +1,24 @@
 #include "oa/matrix/create.h"
 
+#include <limits>
+
+#include "oa/matrix/all_ops.h"
+#include "oa/matrix/kernel_tools.h"
 #include "oa/matrix/record.h"
+#include "oa/matrix/sample_sets.h"
 
 namespace oa::matrix {
-namespace {
 
 using kernel::Value;
 
-// A runtime scalar in the type that values of `dtype` are computed in.
-Value scalar_as(Emit& e, DType dtype) {
+Value scalar_as(Emit& e, u32 k, DType dtype) {
   const kernel::Scalar type = graph::value_scalar(dtype);
-  if (dtype == DType::U8 || type == kernel::Scalar::Bool) return kernel::cast(e.scalar(0), type);
-  return e.scalar(0, type);
+  if (type == kernel::Scalar::Bool) return kernel::cast(e.scalar(k), type);
+  if (dtype != DType::U8) return e.scalar(k, type);
+  return kernel::min(e.scalar(k, type), kernel::constant_int(type, 255));
 }
+
+namespace {
 
 struct Full {
   static constexpr OpInfo kInfo{.name = "full", .kind = OpKind::Elementwise, .cost = 0};
@@ -25,7 +31,23 @@ struct Full {
     check_shape(in.op(), a.shape, size_bytes(a.dtype));
     in.out(a.dtype, a.shape);
   }
-  static Value emit(Emit& e, const Attrs& a) { return scalar_as(e, a.dtype); }
+  static Value emit(Emit& e, const Attrs& a) { return scalar_as(e, 0, a.dtype); }
+  static void samples(Samples& s) {
+    for (DType t : kAll) {
+      for (f64 x : {0.0, 1.0, -2.75, 300.5, std::numeric_limits<f64>::infinity(),
+                    std::numeric_limits<f64>::quiet_NaN()}) {
+        s.call({}, Attrs{{7}, t, x});
+      }
+    }
+    for (const Shape& shape : {Shape{}, Shape{0}, Shape{3, 0, 2}, Shape{2, 1, 2, 1, 2, 1, 2}}) {
+      s.call({}, Attrs{shape, DType::F32, -0.0});
+    }
+    s.reject({}, Attrs{{3, -1}, DType::F32, 0},
+             "full: negative extent, got shape [3, -1], expected extents of 0 or more");
+    s.reject({}, Attrs{{1ll << 40, 1ll << 30}, DType::F32, 0},
+             "full: shape [1099511627776, 1073741824] has too many elements, expected fewer than "
+             "2^63 bytes");
+  }
 };
 
 struct Arange {
@@ -41,11 +63,21 @@ struct Arange {
     in.out(a.dtype, {a.count});
   }
   static Value emit(Emit& e, const Attrs& a) {
-    return scalar_as(e, a.dtype) + kernel::cast(e.coord(0), graph::value_scalar(a.dtype));
+    return scalar_as(e, 0, a.dtype) + kernel::cast(e.coord(0), graph::value_scalar(a.dtype));
+  }
+  static void samples(Samples& s) {
+    for (DType t : kNumbers) s.call({}, Attrs{41, t, 3});
+    for (i64 n : {0, 1, 16, 300}) s.call({}, Attrs{n, DType::F32, -1.5});
+    s.call({}, Attrs{300, DType::U8, 250});
+    s.reject({}, Attrs{-1, DType::F32, 0}, "arange: negative count, got -1, expected 0 or more");
+    s.reject({}, Attrs{3, DType::Bool, 0},
+             "arange: dtype bool has no numbers, expected a number type");
   }
 };
 
 }  // namespace
+
+OpList create_ops() { return graph::op_list<Full, Arange>(); }
 
 Matrix full(const Engine& engine, const Shape& shape, f64 value, DType dtype) {
   return record_on<Full>(engine, {shape, dtype, value});

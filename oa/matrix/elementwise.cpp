@@ -1,6 +1,11 @@
 #include "oa/matrix/elementwise.h"
 
+#include <limits>
+
+#include "oa/graph/reshape.h"
+#include "oa/matrix/all_ops.h"
 #include "oa/matrix/record.h"
+#include "oa/matrix/sample_sets.h"
 
 namespace oa::matrix {
 namespace {
@@ -36,7 +41,35 @@ void need_bool(const Infer& in, u32 i) {
 }
 Shape common_shape(const Infer& in) { return broadcast_shapes(in.op(), in.shape(0), in.shape(1)); }
 
+// --- Samples of rules above ---
+
+std::string text(std::string_view op, std::string_view what) {
+  return fmt::format("{}: {}", op, what);
+}
+
+template <class Attrs>
+void reject_unequal(Samples& s, std::string_view op, const Attrs& a, DType first, DType second) {
+  s.reject({{{3}, first}, {{3}, second}}, a,
+           fmt::format("{}: operand dtypes differ, got {} and {}, expected equal ones", op,
+                       token(first), token(second)));
+}
+template <class Attrs>
+void reject_misfits(Samples& s, std::string_view op, const Attrs& a, DType t) {
+  s.reject({{{2, 3}, t}, {{2}, t}}, a,
+           text(op, "shapes do not broadcast, got [2, 3] and [2], expected equal extents or 1"));
+}
+
+template <class Attrs>
+void reject_integers(Samples& s, std::string_view op, const Attrs& a) {
+  s.reject({{{3}, DType::I32}}, a,
+           text(op, "operand 0 has the wrong dtype, got i32, expected a float"));
+  s.reject({{{3}, DType::Bool}}, a,
+           text(op, "operand 0 has the wrong dtype, got bool, expected a float"));
+}
+
 // --- Two operands ---
+
+struct Div;
 
 template <class Fn>
 struct Arithmetic {
@@ -48,6 +81,20 @@ struct Arithmetic {
     in.out(in.dtype(0), common_shape(in));
   }
   static Value emit(Emit& e, const Attrs&) { return Fn::apply(e.input(0), e.input(1)); }
+  static void samples(Samples& s) {
+    if constexpr (std::same_as<Fn, Div>) {
+      binary_samples(s, kFloats, Attrs{});
+      // Without zeros among the divisors: what those give is unspecified.
+      for (DType t : kIntegers) s.call({{{41}, t, -90, 90, true}, {{41}, t, 1, 20}}, Attrs{});
+      s.call({{{23}, DType::I32, -90, 90}, {{23}, DType::I32, -20, -1}}, Attrs{});
+    } else {
+      binary_samples(s, kNumbers, Attrs{}, -20, 20);
+    }
+    s.reject({{{3}, DType::Bool}, {{3}, DType::Bool}}, Attrs{},
+             text(kInfo.name, "operand 0 has the wrong dtype, got bool, expected a number"));
+    reject_unequal(s, kInfo.name, Attrs{}, DType::F32, DType::F16);
+    reject_misfits(s, kInfo.name, Attrs{}, DType::F32);
+  }
 };
 
 template <class Fn>
@@ -59,6 +106,12 @@ struct Comparison {
     in.out(DType::Bool, common_shape(in));
   }
   static Value emit(Emit& e, const Attrs&) { return Fn::apply(e.input(0), e.input(1)); }
+  static void samples(Samples& s) {
+    binary_samples(s, kAll, Attrs{});
+    s.call({{{50}, DType::I32, -3, 3}, {{50}, DType::I32, -3, 3}}, Attrs{});
+    reject_unequal(s, kInfo.name, Attrs{}, DType::F32, DType::I32);
+    reject_misfits(s, kInfo.name, Attrs{}, DType::Bool);
+  }
 };
 
 template <class Fn>
@@ -71,6 +124,13 @@ struct Logical {
     in.out(DType::Bool, common_shape(in));
   }
   static Value emit(Emit& e, const Attrs&) { return Fn::apply(e.input(0), e.input(1)); }
+  static void samples(Samples& s) {
+    constexpr DType only[] = {DType::Bool};
+    binary_samples(s, only, Attrs{});
+    s.reject({{{3}, DType::Bool}, {{3}, DType::U8}}, Attrs{},
+             text(kInfo.name, "operand 1 has the wrong dtype, got u8, expected bool"));
+    reject_misfits(s, kInfo.name, Attrs{}, DType::Bool);
+  }
 };
 
 struct Add {
@@ -158,6 +218,14 @@ struct WithScalar {
     const Value x = e.input(0);
     return Fn::apply(x, scalar_like(e, x));
   }
+  static void samples(Samples& s) {
+    unary_samples(s, kFloats, Attrs{0.7});
+    for (f64 value :
+         {0.0, -3.0, std::numeric_limits<f64>::infinity(), std::numeric_limits<f64>::quiet_NaN()}) {
+      s.call({{{37}, DType::F32, -2, 2, true}}, Attrs{value});
+    }
+    reject_integers(s, kInfo.name, Attrs{1});
+  }
 };
 
 struct Scale {
@@ -199,6 +267,11 @@ struct EqualScalar {
     const Value x = e.input(0);
     return kernel::cast(x == scalar_like(e, x), kernel::Scalar::F32);
   }
+  static void samples(Samples& s) {
+    unary_samples(s, kFloats, Attrs{0});
+    s.call({{{9}, DType::F32, -2, 2, true}}, Attrs{std::numeric_limits<f64>::quiet_NaN()});
+    reject_integers(s, kInfo.name, Attrs{1});
+  }
 };
 
 // --- One operand ---
@@ -212,6 +285,10 @@ struct OfFloat {
     in.out(in.dtype(0), in.shape(0));
   }
   static Value emit(Emit& e, const Attrs&) { return Fn::apply(e.input(0)); }
+  static void samples(Samples& s) {
+    unary_samples(s, kFloats, Attrs{}, -9, 9);
+    reject_integers(s, kInfo.name, Attrs{});
+  }
 };
 
 template <class Fn>
@@ -226,6 +303,11 @@ struct OfSigned {
     in.out(in.dtype(0), in.shape(0));
   }
   static Value emit(Emit& e, const Attrs&) { return Fn::apply(e.input(0)); }
+  static void samples(Samples& s) {
+    unary_samples(s, kSigned, Attrs{});
+    s.reject({{{3}, DType::U8}}, Attrs{},
+             text(kInfo.name, "operand 0 has the wrong dtype, got u8, expected a float or i32"));
+  }
 };
 
 struct Neg {
@@ -283,6 +365,10 @@ struct IsNan {
     in.out(DType::Bool, in.shape(0));
   }
   static Value emit(Emit& e, const Attrs&) { return kernel::is_nan(e.input(0)); }
+  static void samples(Samples& s) {
+    unary_samples(s, kFloats, Attrs{});
+    reject_integers(s, kInfo.name, Attrs{});
+  }
 };
 
 struct LogicalNot {
@@ -293,13 +379,12 @@ struct LogicalNot {
     in.out(DType::Bool, in.shape(0));
   }
   static Value emit(Emit& e, const Attrs&) { return !e.input(0); }
-};
-
-struct Copy {
-  static constexpr OpInfo kInfo = pointwise("copy", 0);
-  using Attrs = NoAttrs;
-  static void infer(Infer& in, const Attrs&) { in.out(in.dtype(0), in.shape(0)); }
-  static Value emit(Emit& e, const Attrs&) { return e.input(0); }
+  static void samples(Samples& s) {
+    constexpr DType only[] = {DType::Bool};
+    unary_samples(s, only, Attrs{});
+    s.reject({{{3}}}, Attrs{},
+             text(kInfo.name, "operand 0 has the wrong dtype, got f32, expected bool"));
+  }
 };
 
 struct Where {
@@ -313,6 +398,20 @@ struct Where {
   }
   static Value emit(Emit& e, const Attrs&) {
     return kernel::select(e.input(0), e.input(1), e.input(2));
+  }
+  static void samples(Samples& s) {
+    for (DType t : kAll) {
+      s.call({{{41}, DType::Bool}, {{41}, t, -2, 2, true}, {{41}, t, -2, 2, true}}, Attrs{});
+    }
+    s.call({{{}, DType::Bool}, {{3}}, {{2, 1}}}, Attrs{});
+    s.call({{{4, 1, 3}, DType::Bool}, {{}}, {{5, 1}}}, Attrs{});
+    s.call({{{0, 3}, DType::Bool}, {{1}}, {{1, 3}}}, Attrs{});
+    s.reject({{{3}}, {{3}}, {{3}}}, Attrs{},
+             "where: operand 0 has the wrong dtype, got f32, expected bool");
+    s.reject({{{3}, DType::Bool}, {{3}, DType::U32}, {{3}, DType::I32}}, Attrs{},
+             "where: operand dtypes differ, got u32 and i32, expected equal ones");
+    s.reject({{{2}, DType::Bool}, {{3}}, {{1}}}, Attrs{},
+             "where: shapes do not broadcast, got [2] and [3], expected equal extents or 1");
   }
 };
 
@@ -331,9 +430,29 @@ struct Cast {
     return kernel::min(kernel::cast(x, kernel::Scalar::U32),
                        kernel::constant_int(kernel::Scalar::U32, 255));
   }
+  static void samples(Samples& s) {
+    for (DType from : kAll) {
+      for (DType to : kAll) {
+        if (from != to) s.call({{{41}, from, -300, 300, true}}, Attrs{to});
+      }
+    }
+    for (const Shape& shape : {Shape{}, Shape{0}, Shape{3, 5}})
+      s.call({{shape}}, Attrs{DType::I32});
+  }
 };
 
 }  // namespace
+
+OpList elementwise_ops() {
+  return graph::op_list<
+      Arithmetic<Add>, Arithmetic<Sub>, Arithmetic<Mul>, Arithmetic<Div>, Arithmetic<Maximum>,
+      Arithmetic<Minimum>, Comparison<Equal>, Comparison<NotEqual>, Comparison<Less>,
+      Comparison<LessEqual>, Logical<And>, Logical<Or>, Logical<Xor>, LogicalNot, WithScalar<Scale>,
+      WithScalar<AddScalar>, WithScalar<SubScalar>, WithScalar<DivScalar>, WithScalar<ClampMin>,
+      WithScalar<ClampMax>, EqualScalar, OfSigned<Neg>, OfSigned<Abs>, OfSigned<Sign>,
+      OfFloat<Sqrt>, OfFloat<Reciprocal>, OfFloat<Square>, OfFloat<Floor>, OfFloat<Ceil>,
+      OfFloat<Round>, IsNan, Where, Cast>();
+}
 
 Matrix add(const Matrix& a, const Matrix& b) { return record<Arithmetic<Add>>({a, b}); }
 Matrix sub(const Matrix& a, const Matrix& b) { return record<Arithmetic<Sub>>({a, b}); }
@@ -358,7 +477,7 @@ Matrix square(const Matrix& x) { return record<OfFloat<Square>>({x}); }
 Matrix floor(const Matrix& x) { return record<OfFloat<Floor>>({x}); }
 Matrix ceil(const Matrix& x) { return record<OfFloat<Ceil>>({x}); }
 Matrix round(const Matrix& x) { return record<OfFloat<Round>>({x}); }
-Matrix copy(const Matrix& x) { return record<Copy>({x}); }
+Matrix copy(const Matrix& x) { return record<graph::Copy>({x}); }
 
 Matrix equal(const Matrix& a, const Matrix& b) { return record<Comparison<Equal>>({a, b}); }
 Matrix not_equal(const Matrix& a, const Matrix& b) { return record<Comparison<NotEqual>>({a, b}); }

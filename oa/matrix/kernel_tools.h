@@ -16,6 +16,9 @@ kernel::Scalar index_type(i64 elements);
 inline kernel::Value index(kernel::Scalar type, i64 x) { return kernel::constant_int(type, x); }
 inline kernel::U32 word(i64 x) { return kernel::U32(kernel::constant_int(kernel::Scalar::U32, x)); }
 
+// The k-th Scalar attribute as an element of `dtype`: exact where it fits, else saturated.
+kernel::Value scalar_as(graph::Emit& e, u32 k, DType dtype);
+
 i64 ceil_div(i64 a, i64 b);
 u32 bit_width(u64 x);  // bits that hold x: 0 for 0
 

@@ -1,6 +1,8 @@
 #include "oa/matrix/matmul.h"
 
+#include "oa/matrix/all_ops.h"
 #include "oa/matrix/record.h"
+#include "oa/matrix/sample_sets.h"
 
 namespace oa::matrix {
 namespace {
@@ -42,9 +44,48 @@ struct Product {
   static graph::ContractSpec contract(const Infer&, const Attrs&) {
     return {.transpose_a = kTransposeA, .transpose_b = kTransposeB};
   }
+  static Shape swapped(Shape s, bool swap) {
+    if (swap) std::swap(s[s.rank() - 1], s[s.rank() - 2]);
+    return s;
+  }
+  static void samples(Samples& s) {
+    const auto product = [&](Shape a, Shape b, DType t = DType::F32) {
+      s.call({{swapped(std::move(a), kTransposeA), t, -3, 3},
+              {swapped(std::move(b), kTransposeB), t, -3, 3}},
+             Attrs{});
+    };
+    for (DType t : {DType::F32, DType::F16, DType::BF16, DType::F64, DType::I32, DType::U32}) {
+      product({7, 13}, {13, 19}, t);
+    }
+    product({1, 1}, {1, 1});
+    product({1, 37}, {37, 1});
+    product({33, 1}, {1, 40});
+    product({17, 64}, {64, 33});
+    product({64, 32}, {32, 64});
+    product({3, 0}, {0, 4});
+    product({0, 3}, {3, 4});
+    product({3, 5, 7}, {3, 7, 9});
+    product({2, 1, 5, 3}, {4, 3, 2});
+    product({5, 3}, {2, 3, 4});
+    product({2, 1, 1, 2, 1, 3, 5}, {2, 1, 5, 4});
+    product({0, 5, 3}, {3, 4});
+    const std::string op(kInfo.name);
+    s.reject({{{2, 3}}, {{2, 3}, DType::F16}}, Attrs{},
+             op + ": operand dtypes differ, got f32 and f16, expected equal ones");
+    s.reject({{{2, 2}, DType::U8}, {{2, 2}, DType::U8}}, Attrs{},
+             op + ": operands have the wrong dtype, got u8, expected floats, i32 or u32");
+    s.reject({{{3}}, {{3, 3}}}, Attrs{},
+             op + ": operands have too few axes, got [3] and [3, 3], expected rank 2 or more");
+    s.reject({{{2, 4, 4}}, {{3, 4, 4}}}, Attrs{},
+             op + ": shapes do not broadcast, got [2] and [3], expected equal extents or 1");
+  }
 };
 
 }  // namespace
+
+OpList matmul_ops() {
+  return graph::op_list<Product<false, false>, Product<false, true>, Product<true, false>>();
+}
 
 Matrix mat_mul(const Matrix& a, const Matrix& b) { return record<Product<false, false>>({a, b}); }
 Matrix mat_mul_nt(const Matrix& a, const Matrix& b) { return record<Product<false, true>>({a, b}); }

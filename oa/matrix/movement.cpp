@@ -1,9 +1,13 @@
 #include "oa/matrix/movement.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "oa/graph/reshape.h"
+#include "oa/matrix/all_ops.h"
+#include "oa/matrix/kernel_tools.h"
 #include "oa/matrix/record.h"
+#include "oa/matrix/sample_sets.h"
 
 namespace oa::matrix {
 namespace {
@@ -39,6 +43,24 @@ struct BroadcastTo {
     }
     return map;
   }
+  static void samples(Samples& s) {
+    for (DType t : kAll) s.call({{{3, 1}, t, -2, 2, true}}, Attrs{{2, 3, 4}});
+    for (const auto& [from, to] : {std::pair<Shape, Shape>{{}, {}},
+                                   {{}, {2, 3}},
+                                   {{1, 1}, {4, 1}},
+                                   {{1, 3}, {0, 3}},
+                                   {{5}, {1, 1, 5}},
+                                   {{2, 1, 2, 1, 2, 1, 2}, {2, 3, 2, 2, 2, 1, 2}}}) {
+      s.call({{from}}, Attrs{to});
+    }
+    s.reject({{{2}}}, Attrs{{3}},
+             "broadcast_to: shapes do not broadcast, got [2] and [3], expected equal extents or 1");
+    s.reject({{{2, 3}}}, Attrs{{3}},
+             "broadcast_to: shape does not broadcast, got [2, 3] to [3], expected extents of 1 or "
+             "equal ones");
+    s.reject({{{1}}}, Attrs{{-1}},
+             "broadcast_to: negative extent, got shape [-1], expected extents of 0 or more");
+  }
 };
 
 struct Permute {
@@ -67,6 +89,21 @@ struct Permute {
     for (u32 i = 0; i < a.order.size(); ++i) map.axes[static_cast<size_t>(a.order[i])] = v.axis(i);
     return map;
   }
+  static void samples(Samples& s) {
+    for (DType t : kAll) s.call({{{5, 9}, t, -2, 2, true}}, Attrs{{1, 0}});
+    s.call({{{}}}, Attrs{{}});
+    s.call({{{40}}}, Attrs{{0}});
+    s.call({{{2, 3, 5}}}, Attrs{{2, 0, 1}});
+    s.call({{{37, 1, 41}}}, Attrs{{2, 1, 0}});
+    s.call({{{3, 0, 2}}}, Attrs{{1, 2, 0}});
+    s.call({{{2, 3, 2, 1, 2, 3, 2}}}, Attrs{{6, 1, 4, 3, 5, 0, 2}});
+    s.reject({{{2, 3}}}, Attrs{{0, 0}},
+             "permute: order is no permutation, got [0, 0], expected each axis of [2, 3] once");
+    s.reject({{{2, 3}}}, Attrs{{0}},
+             "permute: order is no permutation, got [0], expected each axis of [2, 3] once");
+    s.reject({{{2, 3}}}, Attrs{{0, 2}},
+             "permute: order is no permutation, got [0, 2], expected each axis of [2, 3] once");
+  }
 };
 
 struct Slice {
@@ -92,6 +129,25 @@ struct Slice {
     map.axes[a.axis].offset += a.start;
     return map;
   }
+  static void samples(Samples& s) {
+    for (DType t : kAll) s.call({{{9, 7}, t, -2, 2, true}}, Attrs{1, 2, 5});
+    s.call({{{40}}}, Attrs{0, 3, 40});
+    s.call({{{40}}}, Attrs{0, 39, 40});
+    s.call({{{5, 6}}}, Attrs{0, 2, 2});
+    s.call({{{5, 6}}}, Attrs{0, 0, 5});
+    s.call({{{0, 6}}}, Attrs{1, 1, 6});
+    s.call({{{2, 3, 2, 5, 2, 3, 2}}}, Attrs{3, 1, 4});
+    s.reject({{{5, 6}}}, Attrs{0, 3, 2},
+             "slice: range out of bounds, got 3 to 2, expected 0 <= start <= end <= 5 on axis 0 of "
+             "[5, 6]");
+    s.reject({{{5, 6}}}, Attrs{1, 0, 7},
+             "slice: range out of bounds, got 0 to 7, expected 0 <= start <= end <= 6 on axis 1 of "
+             "[5, 6]");
+    s.reject(
+        {{{5, 6}}}, Attrs{1, -1, 2},
+        "slice: range out of bounds, got -1 to 2, expected 0 <= start <= end <= 6 on axis 1 of "
+        "[5, 6]");
+  }
 };
 
 struct Flip {
@@ -106,6 +162,13 @@ struct Flip {
     e.offset += v.input_shape()[a.axis] - 1;
     map.axes[a.axis] = std::move(e);
     return map;
+  }
+  static void samples(Samples& s) {
+    for (DType t : kAll) s.call({{{5, 9}, t, -2, 2, true}}, Attrs{1});
+    for (const Shape& shape : {Shape{1}, Shape{40}, Shape{4, 1, 7}, Shape{0, 3}}) {
+      s.call({{shape}}, Attrs{0});
+    }
+    s.call({{{2, 3, 2, 5, 2, 3, 2}}}, Attrs{3});
   }
 };
 
@@ -129,7 +192,7 @@ struct Pad {
     in.out(in.dtype(0), out);
   }
   static Value emit(Emit& e, const Attrs& a) {
-    const Value fill = fill_value(e);
+    const Value fill = scalar_as(e, 0, e.dtype(0));
     if (e.shape(0)[a.axis] == 0) return fill;
     const Value at = e.coord(a.axis);
     const auto word = [&](i64 x) { return kernel::constant_int(at.scalar(), x); };
@@ -139,11 +202,18 @@ struct Pad {
     map.axes[a.axis].offset -= a.before;
     return kernel::select(inside, e.input_if(0, map, inside), fill);
   }
-  static Value fill_value(Emit& e) {
-    const DType t = e.dtype(0);
-    const kernel::Scalar type = graph::value_scalar(t);
-    if (t == DType::U8 || t == DType::Bool) return kernel::cast(e.scalar(0), type);
-    return e.scalar(0, type);
+  static void samples(Samples& s) {
+    for (DType t : kAll) s.call({{{5, 9}, t, -2, 2, true}}, Attrs{1, 2, 3, 1});
+    s.call({{{40}}}, Attrs{0, 0, 1, -0.5});
+    s.call({{{40}, DType::I32}}, Attrs{0, 1, 1, 16777217});
+    s.call({{{40}, DType::U8}}, Attrs{0, 1, 1, 300});
+    s.call({{{40}}}, Attrs{0, 7, 0, std::numeric_limits<f64>::infinity()});
+    s.call({{{1, 3}}}, Attrs{0, 1, 1, 0});
+    s.call({{{0, 3}}}, Attrs{0, 2, 1, 4});
+    s.call({{{3, 0}}}, Attrs{0, 2, 1, 4});
+    s.call({{{2, 3, 2, 5, 2, 3, 2}}}, Attrs{3, 1, 1, 9});
+    s.reject({{{5}}}, Attrs{0, -1, 2, 0},
+             "pad: negative width, got -1 before and 2 after, expected 0 or more");
   }
 };
 
@@ -184,11 +254,33 @@ struct Concat {
       result = result.valid() ? kernel::select(inside, x, result) : x;
       begin += extent;
     }
+    if (!result.valid()) result = kernel::cast(word(0), graph::value_scalar(e.out_dtype()));
     return result;
+  }
+  static void samples(Samples& s) {
+    for (DType t : kAll) {
+      s.call({{{5, 3}, t, -2, 2, true}, {{5, 4}, t}, {{5, 1}, t, -2, 2, true}}, Attrs{1});
+    }
+    s.call({{{40}}}, Attrs{0});
+    s.call({{{3}}, {{0}}, {{4}}}, Attrs{0});
+    s.call({{{0, 3}}, {{0, 2}}}, Attrs{1});
+    s.call({{{0}}, {{0}}}, Attrs{0});
+    s.call({{{2, 5}}, {{1, 5}}, {{3, 5}}, {{1, 5}}, {{2, 5}}}, Attrs{0});
+    s.call({{{2, 1, 2, 3, 2, 1, 2}}, {{2, 1, 2, 1, 2, 1, 2}}}, Attrs{3});
+    s.reject({{{2, 3}}, {{2, 3}, DType::F16}}, Attrs{0},
+             "concat: dtypes differ, got f32 and f16, expected equal ones");
+    s.reject({{{2, 3}}, {{2, 4}}}, Attrs{0},
+             "concat: operand 1 does not fit, got [2, 4] beside [2, 3], expected equal extents off "
+             "axis 0");
+    s.reject({{{2, 3}}, {{2}}}, Attrs{0},
+             "concat: operand 1 does not fit, got [2] beside [2, 3], expected equal extents off "
+             "axis 0");
   }
 };
 
 }  // namespace
+
+OpList movement_ops() { return graph::op_list<BroadcastTo, Permute, Slice, Flip, Pad, Concat>(); }
 
 Matrix reshape(const Matrix& x, const Shape& shape) { return x.reshape(shape); }
 

@@ -4,9 +4,11 @@
 #include <cmath>
 #include <limits>
 
+#include "oa/matrix/all_ops.h"
 #include "oa/matrix/create.h"
 #include "oa/matrix/elementwise.h"
 #include "oa/matrix/record.h"
+#include "oa/matrix/sample_sets.h"
 #include "oa/matrix/transcendental.h"
 
 namespace oa::matrix {
@@ -159,6 +161,59 @@ struct Reduce {
     for (i64 axis : a.axes) spec.axes.push_back(static_cast<u32>(axis));
     return spec;
   }
+  static void samples(Samples& s) {
+    const std::span<const DType> dtypes = kKind == Kind::Mean ? std::span<const DType>(kFloats)
+                                          : kNeedsElements    ? std::span<const DType>(kNumbers)
+                                                              : std::span<const DType>(kAll);
+    // Long products stay in range.
+    const f64 low = kKind == Kind::Prod ? 0.98 : -3, high = kKind == Kind::Prod ? 1.02 : 3;
+    const auto along = [&](Shape shape, Dims axes, bool keepdims = false, DType t = DType::F32) {
+      s.call({{std::move(shape), t, low, high}}, Attrs{std::move(axes), keepdims});
+    };
+    for (DType t : dtypes) {
+      along({5, 37}, {1}, false, t);
+      along({37, 5}, {0}, true, t);
+      if (kKind != Kind::Sum && kKind != Kind::Mean && kKind != Kind::Prod) {
+        s.call({{{4, 29}, t, -2, 2, true}}, Attrs{{1}, false});
+        s.call({{{29, 4}, t, -2, 2, true}}, Attrs{{0}, false});
+      }
+    }
+    along({1}, {0});
+    along({1, 1, 1}, {0, 1, 2}, true);
+    along({3, 1}, {1});
+    along({1, 3}, {0});
+    along({40, 41}, {0, 1});
+    along({3, 4, 5}, {0, 2});
+    along({3, 4, 5}, {1}, true);
+    along({3, 1, 5, 2}, {0, 3});
+    along({2, 3, 2, 3, 2, 3}, {0, 2, 4});
+    along({2, 3, 2, 3, 2, 3}, {1, 3, 5}, true);
+    along({2, 1, 3, 2, 1, 2, 3}, {1, 3, 6});
+    along({3, 4}, {});
+    along({2, 700}, {1});
+    along({700, 3}, {0});
+    along({0, 5}, {1});
+    along({5, 0, 3}, {0}, true);
+    if (kNeedsElements) {
+      const std::string op(kInfo.name);
+      s.reject({{{3, 0}}}, Attrs{{1}, false},
+               op + ": no elements along axes [1], got shape [3, 0], expected at least one");
+      s.reject({{{3}, DType::Bool}}, Attrs{{0}, false},
+               op + ": operand 0 has the wrong dtype, got bool, expected a number");
+    } else {
+      along({0, 5}, {0});
+      along({3, 0}, {1}, true);
+      along({0}, {0});
+    }
+    // Few long rows are cut into slices.
+    along({33000}, {0});
+    along({2, 33001}, {1});
+    along({2100, 3}, {0});
+    if (kKind == Kind::Mean) {
+      s.reject({{{3}, DType::I32}}, Attrs{{0}, false},
+               "mean: operand 0 has the wrong dtype, got i32, expected a float");
+    }
+  }
 };
 
 Dims all_axes(const Matrix& x) {
@@ -220,6 +275,24 @@ Matrix finite_max(const Matrix& x, i64 axis) {
                full_like(peak, 0));
 }
 
+// Ops along one axis: rows and columns of every length that kernels treat differently.
+template <class MakeAttrs>
+void row_samples(Samples& s, MakeAttrs&& attrs) {
+  for (DType t : kFloats) {
+    s.call({{{5, 37}, t, -9, 9}}, attrs(1));
+    s.call({{{37, 5}, t, -9, 9}}, attrs(0));
+  }
+  s.call({{{1}}}, attrs(0));
+  s.call({{{6, 1}}}, attrs(1));
+  s.call({{{1, 6}}}, attrs(0));
+  s.call({{{3, 4, 5}}}, attrs(1));
+  s.call({{{2, 3, 1, 2, 5, 1, 2}}}, attrs(4));
+  s.call({{{3, 700}, DType::F32, -30, 30}}, attrs(1));
+  s.call({{{0, 3}}}, attrs(1));
+  s.call({{{2, 33001}}}, attrs(1));
+  s.call({{{29, 7}, DType::F32, -2, 2, true}}, attrs(1));
+}
+
 struct LogSumExp {
   static constexpr OpInfo kInfo{.name = "log_sum_exp", .kind = OpKind::Composite};
   using Attrs = AxisAttrs;
@@ -235,6 +308,14 @@ struct LogSumExp {
     const Matrix shift = finite_max(x, a.axis);
     const Matrix y = log(sum(exp(x - shift), a.axis, true)) + shift;
     return {(a.keepdims ? y : y.squeeze(a.axis)).tensor()};
+  }
+  static void samples(Samples& s) {
+    row_samples(s, [](i64 axis) { return Attrs{axis, false}; });
+    s.call({{{3, 4, 5}}}, Attrs{1, true});
+    s.call({{{5, 0}}}, Attrs{1, true});
+    s.call({{{0, 5}}}, Attrs{0, false});
+    s.reject({{{3}, DType::U32}}, Attrs{0, false},
+             "log_sum_exp: operand 0 has the wrong dtype, got u32, expected a float");
   }
 };
 
@@ -253,6 +334,11 @@ struct Softmax {
     const Matrix e = exp(x - max(x, a.axis, true));
     return {(e * reciprocal(sum(e, a.axis, true))).tensor()};
   }
+  static void samples(Samples& s) {
+    row_samples(s, [](i64 axis) { return Attrs{axis}; });
+    s.reject({{{3}, DType::I32}}, Attrs{0},
+             "softmax: operand 0 has the wrong dtype, got i32, expected a float");
+  }
 };
 
 struct LogSoftmax {
@@ -264,6 +350,11 @@ struct LogSoftmax {
     if (x.num_elements() == 0) return {copy(x).tensor()};
     const Matrix shifted = x - max(x, a.axis, true);
     return {(shifted - log(sum(exp(shifted), a.axis, true))).tensor()};
+  }
+  static void samples(Samples& s) {
+    row_samples(s, [](i64 axis) { return Attrs{axis}; });
+    s.reject({{{3}, DType::Bool}}, Attrs{0},
+             "log_softmax: operand 0 has the wrong dtype, got bool, expected a float");
   }
 };
 
@@ -285,9 +376,23 @@ struct Variance {
     const Matrix d = x - mean(x, a.axes, true);
     return {(sum(d * d, a.axes, a.keepdims) / static_cast<f64>(n - a.correction)).tensor()};
   }
+  static void samples(Samples& s) {
+    row_samples(s, [](i64 axis) { return Attrs{Dims{axis}, false, 0}; });
+    s.call({{{3, 4, 5}}}, Attrs{{0, 2}, true, 1});
+    s.call({{{3, 4, 5}}}, Attrs{{0, 1, 2}, false, 0});
+    s.call({{{4, 9}, DType::F32, 1000, 1001}}, Attrs{{1}, false, 1});
+    s.reject({{{3}, DType::U8}}, Attrs{{0}, false, 0},
+             "variance: operand 0 has the wrong dtype, got u8, expected a float");
+  }
 };
 
 }  // namespace
+
+OpList reduce_ops() {
+  return graph::op_list<Reduce<Kind::Sum>, Reduce<Kind::Mean>, Reduce<Kind::Prod>,
+                        Reduce<Kind::Max>, Reduce<Kind::Min>, Reduce<Kind::ArgMax>,
+                        Reduce<Kind::ArgMin>, LogSumExp, Softmax, LogSoftmax, Variance>();
+}
 
 Matrix sum(const Matrix& x) { return reduce<Kind::Sum>(x, all_axes(x), false); }
 Matrix sum(const Matrix& x, i64 axis, bool keepdims) {

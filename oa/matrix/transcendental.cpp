@@ -1,7 +1,9 @@
 #include "oa/matrix/transcendental.h"
 
 #include "oa/kernel/math.h"
+#include "oa/matrix/all_ops.h"
 #include "oa/matrix/record.h"
+#include "oa/matrix/sample_sets.h"
 
 namespace oa::matrix {
 namespace {
@@ -12,6 +14,12 @@ void need_float(const Infer& in, u32 i) {
   if (!is_float(in.dtype(i))) {
     in.reject("operand {} has the wrong dtype, got {}, expected a float", i, token(in.dtype(i)));
   }
+}
+
+template <class Attrs>
+void reject_integers(Samples& s, std::string_view op, const Attrs& a) {
+  s.reject({{{3}, DType::I32}}, a,
+           fmt::format("{}: operand 0 has the wrong dtype, got i32, expected a float", op));
 }
 
 using Function = Value (*)(const Value&);
@@ -25,6 +33,13 @@ struct OfFloat {
     in.out(in.dtype(0), in.shape(0));
   }
   static Value emit(Emit& e, const Attrs&) { return kFunction(e.input(0)); }
+  static void samples(Samples& s) {
+    unary_samples(s, kFloats, Attrs{}, -5, 5);
+    s.call({{{300}, DType::F32, 0, 40}}, Attrs{});
+    s.call({{{300}, DType::F32, -40, 0}}, Attrs{});
+    s.call({{{100}, DType::F32, -1e-3, 1e-3}}, Attrs{});
+    reject_integers(s, kInfo.name, Attrs{});
+  }
 };
 
 constexpr char kExp[] = "exp", kExpm1[] = "expm1", kLog[] = "log", kLog1p[] = "log1p",
@@ -44,6 +59,13 @@ struct PowScalar {
     const Value x = e.input(0);
     return kernel::pow(x, e.scalar(0, x.scalar()));
   }
+  static void samples(Samples& s) {
+    unary_samples(s, kFloats, Attrs{1.5}, 0, 4);
+    for (f64 exponent : {0.0, 1.0, 2.0, 3.0, -1.0, 0.5, -0.5}) {
+      s.call({{{37}, DType::F32, -4, 4, true}}, Attrs{exponent});
+    }
+    reject_integers(s, kInfo.name, Attrs{2});
+  }
 };
 
 struct Pow {
@@ -58,9 +80,26 @@ struct Pow {
     in.out(in.dtype(0), broadcast_shapes(in.op(), in.shape(0), in.shape(1)));
   }
   static Value emit(Emit& e, const Attrs&) { return kernel::pow(e.input(0), e.input(1)); }
+  static void samples(Samples& s) {
+    binary_samples(s, kFloats, Attrs{}, -3, 3);
+    s.call({{{60}, DType::F32, 0, 9}, {{60}, DType::F32, -9, 9}}, Attrs{});
+    s.reject({{{3}, DType::U8}, {{3}, DType::U8}}, Attrs{},
+             "pow: operand 0 has the wrong dtype, got u8, expected a float");
+    s.reject({{{3}}, {{3}, DType::F64}}, Attrs{},
+             "pow: operand dtypes differ, got f32 and f64, expected equal ones");
+  }
 };
 
 }  // namespace
+
+OpList transcendental_ops() {
+  return graph::op_list<OfFloat<kernel::exp, kExp, 12>, OfFloat<kernel::expm1, kExpm1, 16>,
+                        OfFloat<kernel::log, kLog, 14>, OfFloat<kernel::log1p, kLog1p, 18>,
+                        OfFloat<kernel::sin, kSin, 16>, OfFloat<kernel::cos, kCos, 16>,
+                        OfFloat<kernel::tanh, kTanh, 16>, OfFloat<kernel::sigmoid, kSigmoid, 16>,
+                        OfFloat<kernel::softplus, kSoftplus, 24>, OfFloat<kernel::erf, kErf, 20>,
+                        OfFloat<kernel::rsqrt, kRsqrt, 8>, PowScalar, Pow>();
+}
 
 Matrix exp(const Matrix& x) { return record<OfFloat<kernel::exp, kExp, 12>>({x}); }
 Matrix expm1(const Matrix& x) { return record<OfFloat<kernel::expm1, kExpm1, 16>>({x}); }
