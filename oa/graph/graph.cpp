@@ -57,13 +57,21 @@ u32 Graph::leaf_of(const TensorRef& tensor) {
   if (tensor->leaf_graph_ == serial_) return tensor->leaf_;
   tensor->leaf_graph_ = serial_;
   tensor->leaf_ = static_cast<u32>(leaves.size());
-  leaves.push_back({tensor->spec(), tensor});
+  Storage& storage = *tensor->storage();
+  if (storage.leaf_graph != serial_) {
+    storage.leaf_graph = serial_;
+    storage.leaf = tensor->leaf_;
+  }
+  leaves.push_back({tensor->spec(), tensor, storage.leaf});
   return tensor->leaf_;
 }
 
 Operand Graph::operand_of(const TensorRef& tensor) {
-  if (tensor->graph() == this) return {tensor->node(), tensor->output()};
-  OA_CHECK(!tensor->pending() && tensor->storage());
+  const bool assigned_since = tensor->graph() == this && tensor->storage() &&
+                              tensor->storage()->writer_graph == serial_ &&
+                              tensor->storage()->writer_node != tensor->node();
+  if (tensor->graph() == this && !assigned_since) return {tensor->node(), tensor->output()};
+  OA_CHECK(assigned_since || (!tensor->pending() && tensor->storage()));
   const Storage& storage = *tensor->storage();
   if (storage.writer_graph != serial_) return {kNoNode, leaf_of(tensor)};
   // Another view of storage that this graph has assigned: read the assigned value.
@@ -164,6 +172,7 @@ Hash128 Graph::structure() const {
   for (const Leaf& leaf : leaves) {
     h.add(leaf.spec.dtype);
     hash_field(h, leaf.spec.shape);
+    h.add(leaf.first);  // what may be computed in place depends on who shares memory
   }
   h.add(static_cast<u64>(nodes.size()));
   for (const Node& node : nodes) {

@@ -45,6 +45,9 @@ class Storage : public RefCounted {
   // it see its value.
   u64 writer_graph = 0;  // Graph::serial()
   u32 writer_node = 0;
+  // The first leaf of one graph that has its elements here.
+  u64 leaf_graph = 0;
+  u32 leaf = 0;
 
  private:
   device::Memory memory_;
@@ -113,6 +116,7 @@ struct Node {
 struct Leaf {
   Spec spec;
   TensorRef tensor;  // ready; keeps the storage alive until the program has run
+  u32 first = 0;     // the first leaf with the same storage; this one if there is no other
 };
 
 class Graph {

@@ -2,9 +2,12 @@
 // definitions, assignments become a list of writes, equal pure nodes become one, and what nobody
 // needs goes. Stands before Fusion, which only knows pointwise ops, reductions, contractions and
 // kernels.
+#include <map>
 #include <unordered_map>
 
 #include "oa/graph/compile.h"
+#include "oa/graph/lower.h"
+#include "oa/graph/reshape.h"
 
 namespace oa::graph {
 namespace {
@@ -149,6 +152,39 @@ bool has_composite(const Graph& graph) {
   return false;
 }
 
+Operand append(Graph& graph, const OpDef& op, AttrsPtr attrs, Operand in, Spec spec) {
+  Node node{.op = &op, .attrs = std::move(attrs), .inputs = {in}};
+  node.outputs.push_back({std::move(spec), nullptr});
+  node.first_scalar = static_cast<u32>(graph.scalars.size());
+  graph.nodes.push_back(std::move(node));
+  return {static_cast<u32>(graph.nodes.size() - 1), 0};
+}
+
+// Values that users hold get memory of their own, even where they turned out to be one value or an
+// operand: assigning one must leave the others. Only reshapes of a value share its memory.
+void separate(const Graph& source, const std::vector<Operand>& held, Graph& graph,
+              std::vector<Operand>& results) {
+  const auto key = [](Operand o) { return std::pair(o.node, o.output); };
+  std::map<std::pair<u32, u32>, Operand> owner;  // value -> what the user holds in its memory
+  std::map<std::pair<u32, u32>, Operand> copies;
+  for (size_t i = 0; i < results.size(); ++i) {
+    const Operand own = resolve_reshapes(source, held[i]);
+    const Operand value = resolve_reshapes(graph, results[i]);
+    if (!value.is_leaf() && owner.try_emplace(key(value), own).first->second == own) continue;
+    auto it = copies.find(key(own));
+    if (it == copies.end()) {
+      const Operand copy =
+          append(graph, op_def<Copy>(), make_attrs<Copy>({}), value, graph.spec(value));
+      it = copies.emplace(key(own), copy).first;
+    }
+    const Spec spec = graph.spec(results[i]);
+    results[i] = it->second;
+    if (graph.spec(it->second) == spec) continue;
+    results[i] =
+        append(graph, op_def<Reshape>(), make_attrs<Reshape>({spec.shape}), it->second, spec);
+  }
+}
+
 }  // namespace
 
 void decomposition(Compilation& c, StageRecord& record) {
@@ -162,20 +198,23 @@ void decomposition(Compilation& c, StageRecord& record) {
       if (node.outputs[i].holder && !in_storage) roots.push_back({n, i});
     }
     // Only the last assignment to a storage reaches it; reads in between use the values.
-    if (in_storage) last_writer[node.target] = n;
+    if (in_storage) last_writer[c.source.leaves[node.target].first] = n;
   }
   const size_t result_count = roots.size();
   std::vector<u32> written;
   for (u32 leaf = 0; leaf < last_writer.size(); ++leaf) {
     if (last_writer[leaf] == kNoNode) continue;
-    written.push_back(leaf);
+    written.push_back(c.source.nodes[last_writer[leaf]].target);
     roots.push_back({last_writer[leaf], 0});
   }
+  const std::vector<Operand> held(roots.begin(),
+                                  roots.begin() + static_cast<std::ptrdiff_t>(result_count));
   u64 expanded = 0;
   std::unique_ptr<Graph> graph = expand(c.source, true, roots, expanded);
   while (has_composite(*graph)) graph = expand(*graph, false, roots, expanded);
   graph = expand(*graph, false, roots, expanded);  // merges and drops what the definitions left
   c.results.assign(roots.begin(), roots.begin() + static_cast<std::ptrdiff_t>(result_count));
+  separate(c.source, held, *graph, c.results);
   for (size_t i = 0; i < written.size(); ++i) {
     c.writes.push_back({.value = roots[result_count + i], .leaf = written[i]});
   }

@@ -9,12 +9,15 @@ void precision(Compilation& c, StageRecord& record) {
   record.input_count = record.output_count = c.graph->nodes.size();
   u64 narrow = 0;
   for (const Node& node : c.graph->nodes) {
+    const auto check = [&](const Spec& spec) {
+      if (spec.dtype != DType::F64 || c.target.f64) return;
+      fail(ErrorKind::MissingCapability, node.op->name(),
+           "{} has no 64-bit floats, expected f32 or the CPU", c.device.info().name);
+    };
+    for (Operand in : node.inputs) check(c.graph->spec(in));
     for (const Output& out : node.outputs) {
       narrow += out.spec.dtype == DType::F16 || out.spec.dtype == DType::BF16;
-      if (out.spec.dtype == DType::F64 && !c.target.f64) {
-        fail(ErrorKind::MissingCapability, node.op->name(),
-             "{} has no 64-bit floats, expected f32 or the CPU", c.device.info().name);
-      }
+      check(out.spec);
     }
   }
   record.state = StageState::Analyzed;
