@@ -27,13 +27,14 @@ const Case kCases[] = {
     {"product", [](const Matrix& a, const Matrix& b) { return matrix::mat_mul_nt(a, b); }},
 };
 
-// Median seconds of record + flush over shapes that this engine has not seen; each is new code.
+// Median seconds of record + flush over shapes, each in an engine that has seen nothing.
 double first_use(const std::string& cache_dir, const Case& c, bool only_once = false) {
   EngineOptions options;
   options.device_options.cache_dir = cache_dir;
-  Engine engine = Engine::open(options);
   std::vector<double> samples;
   for (const i64 columns : {128, 192, 256, 320, 384, 448, 512, 576, 640}) {
+    // A new engine each time: one kernel serves many shapes, and must not be found in memory.
+    Engine engine = Engine::open(options);
     const auto values = bench::random_floats(static_cast<std::size_t>(64 * columns), 1);
     const Matrix a = Matrix::from_f32(engine, {64, columns}, values);
     const Matrix b = Matrix::from_f32(engine, {64, columns}, values);
