@@ -93,8 +93,8 @@ struct ScatterAddRows {
 
     void launch(const SortPairs& p) const {
       const u32 width = l.target().width;
-      const std::vector<ArgRef> args = {p.sorted_keys(), p.sorted_positions(), l.input(1),
-                                        l.output()};
+      const std::vector<ArgRef> args = {sorted ? starts_of_lists(p) : p.sorted_keys(),
+                                        p.sorted_positions(), l.input(1), l.output()};
       const bool cpu = l.target().is_cpu();
       if (columns < (cpu ? width / 2 : width)) {
         launch_elements(l, "scatter_sum", rows * columns, args, [&] {
@@ -128,22 +128,35 @@ struct ScatterAddRows {
       l.launch(std::move(k), ceil_div(rows, per_group), args);
     }
 
-    struct Params {
-      Buffer keys, positions, updates, out;
-    };
-    Params params() const {
-      const Buffer keys = kernel::param_buffer(kernel::Scalar::U32),
-                   positions = kernel::param_buffer(kernel::Scalar::U32),
-                   updates = kernel::param_buffer(elem), out = kernel::param_buffer(elem);
-      return {keys, positions, updates, out};
+    // Where each row's positions begin among the sorted ones, and their number for row `rows`.
+    ArgRef starts_of_lists(const SortPairs& p) const {
+      const ArgRef starts = l.temp(static_cast<u64>(rows + 1) * 4);
+      launch_elements(l, "scatter_starts", rows + 1, {p.sorted_keys(), starts}, [&] {
+        const Buffer keys = kernel::param_buffer(kernel::Scalar::U32),
+                     out = kernel::param_buffer(kernel::Scalar::U32);
+        return [=, this](const Value& row) {
+          const U32 key(kernel::cast(row, kernel::Scalar::U32));
+          out.store(row, lower_bound(keys, word(0), word(count), key));
+        };
+      });
+      return starts;
     }
 
-    // Where a row's positions stand among the sorted ones; all positions where they are not sorted.
+    struct Params {
+      Buffer lists;  // starts of lists, or (not sorted) the row of each position
+      Buffer positions, updates, out;
+    };
+    Params params() const {
+      const Buffer lists = kernel::param_buffer(kernel::Scalar::U32),
+                   positions = kernel::param_buffer(kernel::Scalar::U32),
+                   updates = kernel::param_buffer(elem), out = kernel::param_buffer(elem);
+      return {lists, positions, updates, out};
+    }
+
+    // The row's part of the sorted positions; all positions where they are not sorted.
     std::pair<U32, U32> list_of(const Params& b, const Value& row) const {
       if (!sorted) return {word(0), word(count)};
-      const U32 key(kernel::cast(row, kernel::Scalar::U32));
-      const U32 begin = lower_bound(b.keys, word(0), word(count), key);
-      return {begin, lower_bound(b.keys, begin, word(count), key + word(1))};
+      return {U32(b.lists.load(row)), U32(b.lists.load(row + at(1)))};
     }
 
     Value total(const Params& b, const Value& row, const Value& column, const U32& begin,
@@ -155,7 +168,7 @@ struct ScatterAddRows {
       };
       if (!sorted) {
         kernel::For(begin, end, word(1), [&](const U32& i) {
-          const kernel::Bool own(U32(b.keys[i]) == kernel::cast<U32>(row));
+          const kernel::Bool own(U32(b.lists[i]) == kernel::cast<U32>(row));
           kernel::If(own, [&] { sum.set(sum.get() + update(i)); });
         });
         return sum.get();
