@@ -116,6 +116,8 @@ class Evaluator {
   kernel::Value affine(const AffineExpr& expr, const Point& point);
   // Element `index` of a stored operand, loaded through its parameter.
   kernel::Value load(Operand operand, const kernel::Value& index);
+  // The memory of a stored operand that the declared needs hold.
+  const kernel::Buffer& memory(Operand operand) { return buffer(operand); }
 
  private:
   friend class Emit;

@@ -417,6 +417,16 @@ class Interpreter {
     }
   }
 
+  // Element `index` of a fragment in shared memory, whose cells may hold two.
+  u64 shared_element(const Instr& i, i64 index) {
+    SharedMemory& memory = shared_[i.slot];
+    if (k_.shared[i.slot].elem == i.elem) {
+      return memory.read(place_, i.slot, index, kManyLanes, Access::Read);
+    }
+    const u64 pair = memory.read(place_, i.slot, index >> 1, kManyLanes, Access::Read);
+    return element_to_value(i.elem, pair >> (16 * (index & 1)) & 0xffff);
+  }
+
   void fragment_memory(const Instr& i, Cells& out, u32 g) {
     const bool load = i.op == Op::FragLoad, device = i.slot == kNoSlot;
     const size_t at = device ? 1 : 0;
@@ -432,7 +442,7 @@ class Interpreter {
         const i64 index = offset + (i.imm ? col * stride + row : row * stride + col);
         if (load) {
           out[e] = device ? device_.read(place_, address, index, i.elem, kManyLanes, Access::Read)
-                          : shared_[i.slot].read(place_, i.slot, index, kManyLanes, Access::Read);
+                          : shared_element(i, index);
         } else if (device) {
           device_.write(place_, address, index, i.elem, values_[matrix][e], kManyLanes,
                         Access::Write);

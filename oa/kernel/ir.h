@@ -116,7 +116,7 @@ enum class Op : u8 {
 
   // Matrix fragments; slot = shared slot or ~0 with an address in args[0]; offset and stride count elements
   FragFill,                             // (value)
-  FragLoad,                             // (address?, offset, stride); elem; imm = 0 row-major, 1 column-major
+  FragLoad,                             // (address?, offset, stride); elem; imm = 0 row-major, 1 column-major; 16-bit elements may lie in a U32 slot, two to a cell
   FragStore,                            // (address?, offset, stride, fragment); elem; imm as FragLoad
   FragMulAdd,                           // (a, b, c) -> C
   FragAdd, FragMul,                     // (c, c) elementwise on C fragments

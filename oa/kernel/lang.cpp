@@ -337,7 +337,7 @@ Value frag_load(Type type, const Shared& from, const Value& offset, const Value&
                 Layout layout) {
   return append_value({.op = Op::FragLoad,
                        .type = type,
-                       .elem = from.elem(),
+                       .elem = type.scalar,
                        .slot = from.slot(),
                        .imm = static_cast<u64>(layout),
                        .args = {offset.id, stride.id}});

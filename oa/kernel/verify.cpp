@@ -155,6 +155,12 @@ class Verifier {
     types(i);
   }
 
+  // 16-bit elements of a fragment in cells of 32 bits.
+  bool is_pairs(const Instr& i) const {
+    return i.op == Op::FragLoad && k_.shared[i.slot].elem == Scalar::U32 &&
+           (i.elem == Scalar::F16 || i.elem == Scalar::BF16);
+  }
+
   void slot(const Instr& i, const OpInfo& what) const {
     switch (what.slot) {
       case SlotUse::None:
@@ -167,7 +173,7 @@ class Verifier {
         if (i.slot >= k_.shared.size()) {
           wrong("shared slot out of range, got {} of {}", i.slot, k_.shared.size());
         }
-        if (k_.shared[i.slot].elem != i.elem) {
+        if (k_.shared[i.slot].elem != i.elem && !is_pairs(i)) {
           wrong("element type is {}, expected {} as the slot has", name(i.elem),
                 name(k_.shared[i.slot].elem));
         }

@@ -72,18 +72,16 @@ Id Lowering::fragment_pointer(const Instr& instr, Id& stride) {
   stride = index_u32(stride_value);
   if (shared) {
     const SharedLayout& layout = facts_.shared[instr.slot];
-    if (layout.cell_bytes != size_bytes(instr.elem)) {
-      missing("narrow integers for fragments in workgroup memory");
+    // A U32 slot may hold two 16-bit elements to a cell.
+    const u32 cell = size_bytes(kernel_.shared[instr.slot].elem);
+    if (layout.cell_bytes != cell) missing("narrow integers for fragments in workgroup memory");
+    if (facts_.unaligned_pairs) {
+      malformed(instr, "offset or stride in a u32 slot may be odd, expected an even number");
     }
-    if (layout.lanes > 1) {
-      // A constant stride stays a constant: drivers choose their loads by it.
-      const Instr& s = kernel_[stride_value];
-      const Id shift = b_.constant_u32(static_cast<u32>(std::countr_zero(layout.lanes)));
-      stride = s.op == Op::Const
-                   ? b_.constant_u32(static_cast<u32>(s.imm) / layout.lanes)
-                   : b_.emit(spv::Op::OpShiftRightLogical, b_.type_int(32), {stride, shift});
-    }
-    return shared_vector_pointer(instr.slot, index_u32(offset));
+    // A constant stride stays a constant: drivers choose their loads by it.
+    const u32 per = layout.lanes * (cell / size_bytes(instr.elem));
+    stride = vector_index(stride_value, per);
+    return shared_vector_pointer(instr.slot, vector_index(offset, per));
   }
   const Scalar elem = instr.elem;
   const u32 bytes = size_bytes(elem);

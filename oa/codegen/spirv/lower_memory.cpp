@@ -233,28 +233,55 @@ Id Lowering::shared_pointer(u32 slot, Id index) {
   return b_.emit(spv::Op::OpAccessChain, type, {shared_[slot], whole, part});
 }
 
-Id Lowering::shared_vector_pointer(u32 slot, Id index) {
+Id Lowering::shared_vector_pointer(u32 slot, Id vector) {
   const SharedLayout& layout = facts_.shared[slot];
   const Id cell = cell_type(kernel_.shared[slot].elem, layout.cell_bytes);
   const Id type = b_.type_pointer(spv::StorageClass::Workgroup, b_.type_vector(cell, layout.lanes));
-  if (layout.lanes == 1) return b_.emit(spv::Op::OpAccessChain, type, {shared_[slot], index});
-  const u32 shift = static_cast<u32>(std::countr_zero(layout.lanes));
-  const Id whole =
-      b_.emit(spv::Op::OpShiftRightLogical, b_.type_int(32), {index, b_.constant_u32(shift)});
-  return b_.emit(spv::Op::OpAccessChain, type, {shared_[slot], whole});
+  return b_.emit(spv::Op::OpAccessChain, type, {shared_[slot], vector});
+}
+
+// Divides the terms of a sum one by one, so that constants among them stay constants, which devices
+// add for free.
+Id Lowering::vector_index(ValueId index, u32 per) {
+  if (per == 1) return index_u32(index);
+  const Instr& i = kernel_[index];
+  const Id u32_type = b_.type_int(32);
+  const auto constant_of = [&](ValueId id) { return static_cast<u32>(kernel_[id].imm); };
+  if (i.op == Op::Const) return b_.constant_u32(static_cast<u32>(i.imm) / per);
+  const auto divides = [&](ValueId id) { return known_divisor(kernel_, id, per) == per; };
+  if (i.op == Op::Add && divides(i.args[0]) && divides(i.args[1])) {
+    return b_.emit(spv::Op::OpIAdd, u32_type,
+                   {vector_index(i.args[0], per), vector_index(i.args[1], per)});
+  }
+  if (i.op == Op::Mul && kernel_[i.args[1]].op == Op::Const && constant_of(i.args[1]) % per == 0) {
+    const u32 factor = constant_of(i.args[1]) / per;
+    const Id rest = index_u32(i.args[0]);
+    if (factor == 1) return rest;
+    return b_.emit(spv::Op::OpIMul, u32_type, {rest, b_.constant_u32(factor)});
+  }
+  const u32 shift = static_cast<u32>(std::countr_zero(per));
+  if (i.op == Op::Shl && kernel_[i.args[1]].op == Op::Const && constant_of(i.args[1]) >= shift) {
+    const u32 left = constant_of(i.args[1]) - shift;
+    const Id rest = index_u32(i.args[0]);
+    if (left == 0) return rest;
+    return b_.emit(spv::Op::OpShiftLeftLogical, u32_type, {rest, b_.constant_u32(left)});
+  }
+  return b_.emit(spv::Op::OpShiftRightLogical, u32_type,
+                 {index_u32(index), b_.constant_u32(shift)});
 }
 
 Id Lowering::shared_load(const Instr& instr) {
   const SharedLayout& layout = facts_.shared[instr.slot];
   const Scalar elem = kernel_.shared[instr.slot].elem;
   const u32 lanes = instr.type.lanes;
-  const Id index = index_u32(instr.args[0]);
   const Id cell = cell_type(elem, layout.cell_bytes);
   const Id type = b_.type_vector(cell, lanes);
   Id cells = 0;
   if (lanes == layout.lanes) {
-    cells = load(type, shared_vector_pointer(instr.slot, index), 0, false);
+    cells =
+        load(type, shared_vector_pointer(instr.slot, vector_index(instr.args[0], lanes)), 0, false);
   } else {
+    const Id index = index_u32(instr.args[0]);
     std::vector<u32> parts;
     for (u32 i = 0; i < lanes; ++i) {
       parts.push_back(load(cell, shared_pointer(instr.slot, index_plus(index, i)), 0, false));
@@ -268,11 +295,12 @@ void Lowering::shared_store(const Instr& instr) {
   const SharedLayout& layout = facts_.shared[instr.slot];
   const Scalar elem = kernel_.shared[instr.slot].elem;
   const u32 lanes = type_of_value(instr.args[1]).lanes;
-  const Id index = index_u32(instr.args[0]);
   const Id cells = encode(elem, layout.cell_bytes, lanes, value(instr.args[1]), false);
   if (lanes == layout.lanes) {
-    return store(shared_vector_pointer(instr.slot, index), cells, 0, false);
+    const Id vector = vector_index(instr.args[0], lanes);
+    return store(shared_vector_pointer(instr.slot, vector), cells, 0, false);
   }
+  const Id index = index_u32(instr.args[0]);
   const Id cell = cell_type(elem, layout.cell_bytes);
   for (u32 i = 0; i < lanes; ++i) {
     const Id part = lanes == 1 ? cells : b_.emit(spv::Op::OpCompositeExtract, cell, {cells, i});

@@ -19,10 +19,15 @@ struct SharedLayout {
 // What a look over the whole kernel finds before lowering starts.
 struct KernelFacts {
   bool fragments = false;
+  bool unaligned_pairs = false;  // a fragment in a U32 slot whose place may not be a whole cell
   bool device_barrier = false;       // some barrier orders device memory
   bool vulkan_model = false;         // the Vulkan memory model, else GLSL's
   std::vector<SharedLayout> shared;  // per slot
 };
+
+// The largest power of two, at most `limit`, that divides an integer value for certain. `depth`
+// bounds the walk over shared operands.
+u32 known_divisor(const kernel::Kernel& k, kernel::ValueId id, u32 limit, u32 depth = 10);
 
 KernelFacts survey(const kernel::Kernel& kernel, const VulkanTarget& target);
 
@@ -113,8 +118,9 @@ class Lowering {
   Id element_pointer(Id address, ValueId index, Scalar elem, u32 lanes);
   void need_storage(u32 bytes);                  // of elements in device memory
   Id shared_pointer(u32 slot, Id index);         // of one cell
-  Id shared_vector_pointer(u32 slot, Id index);  // of a vector of SharedLayout::lanes cells
+  Id shared_vector_pointer(u32 slot, Id vector);  // of a vector of SharedLayout::lanes cells
   Id index_u32(ValueId index);
+  Id vector_index(ValueId index, u32 per);  // index / per, where `per` divides it
   Id index_plus(Id index, u32 offset);
   Id load(Id type, Id pointer, u32 align, bool device);
   void store(Id pointer, Id object, u32 align, bool device);

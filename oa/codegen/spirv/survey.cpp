@@ -22,9 +22,18 @@ u32 shared_cell_bytes(Scalar elem, const VulkanTarget& target) {
   return size_bytes(elem);
 }
 
-// The largest power of two, at most `limit`, that divides an integer value for certain. `depth`
-// bounds the walk over shared operands.
-u32 known_divisor(const Kernel& k, ValueId id, u32 limit, u32 depth = 10) {
+// Instructions that nothing reaches do not count.
+template <class Visit>
+void for_each_instr(const Kernel& k, const Region& region, const Visit& visit) {
+  for (ValueId id : region) {
+    visit(k[id]);
+    for (const Region& inner : k[id].regions) for_each_instr(k, inner, visit);
+  }
+}
+
+}  // namespace
+
+u32 known_divisor(const Kernel& k, ValueId id, u32 limit, u32 depth) {
   const Instr& i = k[id];
   if (depth == 0) return 1;
   const auto of = [&](size_t arg) { return known_divisor(k, i.args[arg], limit, depth - 1); };
@@ -53,17 +62,6 @@ u32 known_divisor(const Kernel& k, ValueId id, u32 limit, u32 depth = 10) {
   }
 }
 
-// Instructions that nothing reaches do not count.
-template <class Visit>
-void for_each_instr(const Kernel& k, const Region& region, const Visit& visit) {
-  for (ValueId id : region) {
-    visit(k[id]);
-    for (const Region& inner : k[id].regions) for_each_instr(k, inner, visit);
-  }
-}
-
-}  // namespace
-
 // A slot becomes an array of vectors where the kernel moves vectors through it, so that the device
 // may use wide accesses. Atomics need plain cells; fragments do unless their offsets and strides
 // are whole vectors.
@@ -89,8 +87,12 @@ KernelFacts survey(const Kernel& k, const VulkanTarget& target) {
       case Op::FragLoad:
       case Op::FragStore: {
         u32& most = limit[instr.slot];
-        most = std::min(most, known_divisor(k, instr.args[0], 4));
-        most = std::min(most, known_divisor(k, instr.args[1], 4));
+        const u32 per_cell = size_bytes(k.shared[instr.slot].elem) / size_bytes(instr.elem);
+        for (u32 arg : {0, 1}) {
+          const u32 divisor = known_divisor(k, instr.args[arg], 4 * per_cell);
+          if (divisor < per_cell) facts.unaligned_pairs = true;
+          most = std::max(1u, std::min(most, divisor / per_cell));
+        }
         break;
       }
       default: break;

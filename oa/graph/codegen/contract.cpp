@@ -107,6 +107,74 @@ std::optional<i64> ContractNest::stride(u32 i, Axis axis) const {
   return result;
 }
 
+std::optional<ContractNest::Direct> ContractNest::direct(u32 i) const {
+  const Graph& graph = in_.graph;
+  const u32 rank = evaluator_.domain().rank();
+  const auto stored = [&](Operand o) { return in_.is_stored(o) && !member(o); };
+  Operand o = graph.nodes[product_].inputs[i];
+  AffineMap map = operand_map(i);
+  while (!stored(o)) {
+    const Node& node = graph.nodes[o.node];
+    if (node.op->info.kind != OpKind::Movement) return std::nullopt;
+    const Operand base = resolve_reshapes(graph, o);
+    if (base != o && stored(base)) {
+      return Direct{base, map.flatten(node.outputs[0].spec.shape, rank)};
+    }
+    const Operand from = node.inputs[0];
+    const View view(map, node.outputs[0].spec.shape, graph.spec(from).shape, evaluator_.domain(),
+                    from);
+    map = node.op->view(view, node.attr());
+    o = from;
+  }
+  return Direct{o, map.flatten(graph.spec(o).shape, rank)};
+}
+
+kernel::Scalar ContractNest::element(const Direct& d) const {
+  return element_scalar(in_.graph.spec(d.memory).dtype);
+}
+
+i64 ContractNest::step(const Direct& d, Axis axis) const {
+  return evaluator_.over_loops(d.position).coef[loops(axis).back()];
+}
+
+bool ContractNest::is_pack(const Direct& d, Axis axis, u32 lanes) const {
+  const AffineExpr over = evaluator_.over_loops(d.position);
+  const size_t inner = loops(axis).back();
+  // A tile advances along k by one stride.
+  if (depth_loops_.size() != 1 || over.coef[inner] != 1) return false;
+  bool aligned = over.offset % lanes == 0 && nest_.extent[inner] % lanes == 0;
+  for (size_t l = 0; l < over.coef.size(); ++l) {
+    if (l != inner) aligned = aligned && over.coef[l] % static_cast<i64>(lanes) == 0;
+  }
+  return aligned;
+}
+
+Value ContractNest::position(const Direct& d, const Point& p) {
+  return evaluator_.affine(d.position, p);
+}
+
+Value ContractNest::load(const Direct& d, const Point& p, u32 lanes) {
+  return memory(d).load(position(d, p), lanes);
+}
+
+i64 ContractNest::batch_rows() const {
+  const u32 rank = in_.group.domain.rank();
+  if (rank == 2) return rows_;
+  if (const auto b = direct(1)) {
+    const AffineExpr over = evaluator_.over_loops(b->position);
+    if (std::ranges::all_of(row_loops_, [&](size_t l) { return over.coef[l] == 0; })) return rows_;
+  }
+  return in_.group.domain[rank - 2];
+}
+
+bool ContractNest::stores_product() const {
+  return in_.group.nodes.size() == 1 && in_.group.outputs.size() == 1;
+}
+
+void ContractNest::store_products(const Value& row, const Value& column, const Value& products) {
+  outputs_[0].store(row * index(columns_) + column, products);
+}
+
 Launch ContractNest::make_launch() const {
   Launch launch;
   launch.label = group_label(in_.graph, in_.group);
@@ -227,7 +295,7 @@ void lower_general(ContractNest& c, Launches& out) {
 
 void lower_contract(const LowerInput& in, Launches& out) {
   ContractNest c(in);
-  if (in.target.is_cpu() && lower_contract_cpu(c, out)) return;
+  if (in.target.is_cpu() ? lower_contract_cpu(c, out) : lower_contract_gpu(c, out)) return;
   lower_general(c, out);
 }
 

@@ -23,6 +23,30 @@ class ContractNest {
   enum class Axis : u8 { Row, Column, Depth };
   std::optional<i64> stride(u32 i, Axis axis) const;
 
+  // An operand that lies in memory as it is: which memory, and the element read at a point.
+  struct Direct {
+    Operand memory;
+    AffineExpr position;
+  };
+  std::optional<Direct> direct(u32 i) const;
+  kernel::Scalar element(const Direct& d) const;  // as stored
+  i64 step(const Direct& d, Axis axis) const;     // elements between neighbours
+  // Whether `lanes` neighbours along an axis, from a multiple of `lanes` on, load as one vector.
+  bool is_pack(const Direct& d, Axis axis, u32 lanes) const;
+  kernel::Value position(const Direct& d, const Point& p);
+  const kernel::Buffer& memory(const Direct& d) { return evaluator_.memory(d.memory); }
+  kernel::Value load(const Direct& d, const Point& p, u32 lanes);
+
+  // Rows that share operand B: all of them, or those of one batch.
+  i64 batch_rows() const;
+
+  // True if the group stores the product itself and nothing else, row after row.
+  bool stores_product() const;
+  const kernel::Buffer& output() const { return outputs_[0]; }
+  // Neighbouring products of a row as one vector; the columns are a multiple of its components.
+  void store_products(const kernel::Value& row, const kernel::Value& column,
+                      const kernel::Value& products);
+
   // A launch with the parameters that declare() makes, in order; append more after them.
   Launch make_launch() const;
   void declare();  // in a traced kernel: parameters of operands, epilogue and outputs
@@ -41,6 +65,9 @@ class ContractNest {
 
  private:
   bool member(Operand o) const;
+  const std::vector<size_t>& loops(Axis axis) const {
+    return axis == Axis::Row ? row_loops_ : axis == Axis::Column ? column_loops_ : depth_loops_;
+  }
   AffineMap domain_map() const;
   AffineMap operand_map(u32 i) const;
   std::vector<kernel::Value> epilogue(Point& p, const kernel::Value& product);
@@ -62,5 +89,9 @@ class ContractNest {
 // Kernels for the CPU: register tiles of several rows and gangs over packed operands. False if the
 // general kernel serves the product as well.
 bool lower_contract_cpu(ContractNest& c, Launches& out);
+
+// Kernels for a GPU: tiles in shared memory. False if the general kernel serves the product as
+// well.
+bool lower_contract_gpu(ContractNest& c, Launches& out);
 
 }  // namespace oa::graph

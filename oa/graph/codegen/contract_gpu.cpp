@@ -1,0 +1,620 @@
+// Products on a GPU: a workgroup computes a tile of C from tiles of A and B in its shared memory,
+// two of each, so that one barrier per step along k suffices. Elements come early, into registers,
+// while the tile before is multiplied.
+//
+// Two kernels: f32 by plain multiply-adds, each lane blocks of 4x4 of C; 16-bit floats by matrix
+// fragments, each subgroup a rectangle of 16x16 fragments.
+#include <algorithm>
+
+#include "oa/graph/codegen/contract.h"
+
+namespace oa::graph {
+namespace {
+
+using kernel::Buffer;
+using kernel::Layout;
+using kernel::Scalar;
+using kernel::Shared;
+using kernel::U32;
+using kernel::Value;
+using kernel::VarValue;
+using Axis = ContractNest::Axis;
+
+constexpr u32 kSide = 16;      // of a fragment
+constexpr i64 kSwizzle = 8;    // tile rows that run side by side, so that B is read from the cache
+constexpr u32 kSoftware = 64;  // fewer workgroups than this fill a device that is no GPU
+
+// The tiles of C and which of them a workgroup computes.
+struct Grid {
+  Grid(const ContractNest& c, i64 tile_rows, i64 tile_columns)
+      : rows(c.batch_rows()),
+        batches(c.rows() / rows),
+        tiles_m(ceil_div(rows, tile_rows)),
+        tiles_n(ceil_div(c.columns(), tile_columns)),
+        tile_m(tile_rows),
+        tile_n(tile_columns) {}
+
+  i64 groups() const { return batches * tiles_m * tiles_n; }
+
+  struct Place {
+    Value base;    // first row of the batch
+    Value row;     // first row within the batch
+    Value column;  // first column
+  };
+  Place place(const ContractNest& c) const {
+    Value g = c.as_index(kernel::group());
+    Value base = c.index(0);
+    if (batches > 1) {
+      base = g / c.index(tiles_m * tiles_n) * c.index(rows);
+      g = g % c.index(tiles_m * tiles_n);
+    }
+    const Value band = g / c.index(kSwizzle * tiles_n), in_band = g % c.index(kSwizzle * tiles_n);
+    const Value first = band * c.index(kSwizzle);
+    const Value height = tiles_m % kSwizzle == 0
+                             ? c.index(kSwizzle)
+                             : kernel::min(c.index(kSwizzle), c.index(tiles_m) - first);
+    return {base, (first + in_band % height) * c.index(tile_m), in_band / height * c.index(tile_n)};
+  }
+
+  i64 rows, batches, tiles_m, tiles_n, tile_m, tile_n;
+};
+
+// One operand's tile: `across` rows of A or columns of B by `depth` along k, read in packs of
+// `lanes` elements along one of the two.
+class TileSource {
+ public:
+  TileSource(ContractNest& c, u32 operand, i64 across, i64 depth, u32 lanes, u32 threads)
+      : c_(c), operand_(operand), across_(across), depth_(depth), lanes_(lanes) {
+    const Axis other = operand == 0 ? Axis::Row : Axis::Column;
+    direct_ = c.direct(operand);
+    if (direct_ && c.is_pack(*direct_, other, lanes)) {
+      wide_ = true;
+    } else if (direct_ && c.is_pack(*direct_, Axis::Depth, lanes)) {
+      wide_ = along_depth_ = true;
+    } else {
+      along_depth_ = !direct_ || c.step(*direct_, other) != 1;
+    }
+    units_ = static_cast<u32>(across * depth / lanes / threads);
+    extent_ = operand == 0 ? c.batch_rows() : c.columns();
+  }
+
+  u32 units() const { return units_; }  // packs that each lane reads
+  bool wide() const { return wide_; }
+  bool along_depth() const { return along_depth_; }
+  const ContractNest::Direct& direct() const { return *direct_; }
+
+  // Where pack `u` of this lane lies in the tile.
+  struct Spot {
+    U32 across, depth;
+  };
+  Spot spot(u32 u) const {
+    const U32 id = kernel::lane() + U32(u * kernel::width());
+    const u32 per_row = static_cast<u32>((along_depth_ ? depth_ : across_) / lanes_);
+    const U32 major = id / U32(per_row), minor = id % U32(per_row) * U32(lanes_);
+    return along_depth_ ? Spot{major, minor} : Spot{minor, major};
+  }
+
+  // The point of a spot in C's loops; past the end the last row or column is read again.
+  Point point(const Grid::Place& at, const Value& across, const Value& k) const {
+    const i64 step = wide_ && !along_depth_ ? lanes_ : 1;
+    Value x = (operand_ == 0 ? at.row : at.column) + across;
+    if (extent_ % across_ != 0) x = kernel::min(x, c_.index(extent_ - step));
+    return operand_ == 0 ? c_.point(at.base + x, at.column, k) : c_.point(at.base, x, k);
+  }
+
+ private:
+  ContractNest& c_;
+  u32 operand_;
+  i64 across_, depth_, extent_ = 0;
+  u32 lanes_, units_ = 0;
+  std::optional<ContractNest::Direct> direct_;
+  bool wide_ = false, along_depth_ = false;
+};
+
+// --- f32
+// ------------------------------------------------------------------------------------------
+
+struct PlainTile {
+  u32 lane_rows, lane_columns;  // of C per lane, multiples of 4
+  u32 warp_rows, warp_columns;  // groups of 4 x 8 lanes
+  u32 depth;
+
+  u32 threads() const { return 32 * warp_rows * warp_columns; }
+  u32 rows() const { return 4 * lane_rows * warp_rows; }
+  u32 columns() const { return 8 * lane_columns * warp_columns; }
+};
+
+class PlainContract {
+ public:
+  PlainContract(ContractNest& c, const PlainTile& tile)
+      : c_(c),
+        tile_(tile),
+        grid_(c, tile.rows(), tile.columns()),
+        a_(c, 0, tile.rows(), tile.depth, 4, tile.threads()),
+        b_(c, 1, tile.columns(), tile.depth, 4, tile.threads()) {}
+
+  void lower(Launches& out) {
+    Launch launch = c_.make_launch();
+    launch.groups = group_count(c_.in(), grid_.groups());
+    launch.kernel = kernel::trace("contract_gpu", c_.in().target, tile_.threads(), [&] { run(); });
+    out.list.push_back(std::move(launch));
+  }
+
+ private:
+  struct Tiles {
+    Shared a, b;
+  };
+  u32 a_pitch() const { return tile_.rows() + 4; }
+  u32 b_pitch() const { return tile_.columns() + 4; }
+
+  void run() {
+    c_.declare();
+    at_ = grid_.place(c_);
+    std::vector<Tiles> tiles;
+    for (u32 i = 0; i < 2; ++i) {
+      tiles.push_back({Shared(Scalar::F32, a_pitch() * tile_.depth),
+                       Shared(Scalar::F32, b_pitch() * tile_.depth)});
+    }
+    const U32 warp = kernel::lane() / U32(32), in_warp = kernel::lane() % U32(32);
+    row_ = warp / U32(tile_.warp_columns) * U32(4 * tile_.lane_rows) + in_warp / U32(8) * U32(4);
+    column_ =
+        warp % U32(tile_.warp_columns) * U32(8 * tile_.lane_columns) + in_warp % U32(8) * U32(4);
+    for (u32 i = 0; i < tile_.lane_rows * tile_.lane_columns; ++i) {
+      sums_.emplace_back(kernel::constant(Scalar::F32, 0));
+    }
+    const i64 steps = ceil_div(c_.depth(), tile_.depth);
+    store_tile(tiles[0], load_tile(c_.index(0)));
+    kernel::barrier();
+    if (steps > 1) {
+      kernel::For(c_.index(0), c_.index(steps / 2), c_.index(1), [&](const Value& pair) {
+        const Value t = pair * c_.index(2);
+        const std::vector<Value> odd = load_tile(t + c_.index(1));
+        multiply(tiles[0]);
+        store_tile(tiles[1], odd);
+        kernel::barrier();
+        const std::vector<Value> even =
+            load_tile(kernel::min(t + c_.index(2), c_.index(steps - 1)));
+        multiply(tiles[1]);
+        store_tile(tiles[0], even);
+        kernel::barrier();
+      });
+    }
+    if (steps % 2 == 1) multiply(tiles[0]);
+    store();
+  }
+
+  // The elements of this lane, A's packs before B's.
+  std::vector<Value> load_tile(const Value& step) {
+    std::vector<Value> values;
+    for (const TileSource* s : {&a_, &b_}) {
+      for (u32 u = 0; u < s->units(); ++u) {
+        for (const Value& v : load_pack(*s, s->spot(u), step)) values.push_back(v);
+      }
+    }
+    return values;
+  }
+
+  std::vector<Value> load_pack(const TileSource& s, const TileSource::Spot& spot,
+                               const Value& step) {
+    const u32 operand = &s == &a_ ? 0 : 1;
+    const bool ragged = c_.depth() % tile_.depth != 0;
+    const auto inside = [&](const Value& k, const Value& v) {
+      if (!ragged) return v;
+      return kernel::select(k < c_.index(c_.depth()), v, kernel::constant(Scalar::F32, 0));
+    };
+    const Value k = step * c_.index(tile_.depth) + c_.as_index(spot.depth);
+    const auto within = [&](const Value& x, i64 pack) {
+      return ragged ? kernel::min(x, c_.index(c_.depth() - pack)) : x;
+    };
+    std::vector<Value> values;
+    if (s.wide()) {
+      const Point p = s.point(at_, c_.as_index(spot.across), within(k, s.along_depth() ? 4 : 1));
+      const Value wide = c_.load(s.direct(), p, 4);
+      for (u32 i = 0; i < 4; ++i) values.push_back(inside(k, kernel::extract(wide, i)));
+      return values;
+    }
+    for (u32 i = 0; i < 4; ++i) {
+      const Value ki = s.along_depth() ? k + c_.index(i) : k;
+      const Value across = c_.as_index(spot.across);
+      Point p = s.point(at_, s.along_depth() ? across : across + c_.index(i), within(ki, 1));
+      values.push_back(inside(ki, c_.operand(operand, p)));
+    }
+    return values;
+  }
+
+  // Tiles lie as [k][row] and [k][column].
+  void store_tile(const Tiles& t, const std::vector<Value>& values) {
+    size_t next = 0;
+    for (const TileSource* s : {&a_, &b_}) {
+      const Shared& to = s == &a_ ? t.a : t.b;
+      const U32 pitch(s == &a_ ? a_pitch() : b_pitch());
+      for (u32 u = 0; u < s->units(); ++u, next += 4) {
+        const auto [across, depth] = s->spot(u);
+        if (!s->along_depth()) {
+          to[depth * pitch + across] = kernel::vec(std::span(values).subspan(next, 4));
+          continue;
+        }
+        for (u32 i = 0; i < 4; ++i) to[(depth + U32(i)) * pitch + across] = values[next + i];
+      }
+    }
+  }
+
+  void multiply(const Tiles& t) {
+    const u32 rows = tile_.lane_rows, columns = tile_.lane_columns;
+    std::vector<Value> sums;
+    for (const VarValue& v : sums_) sums.push_back(v.get());
+    const auto read = [](const Shared& from, const U32& at, u32 count, u32 apart) {
+      std::vector<Value> values;
+      for (u32 i = 0; i < count; i += 4) {
+        const Value v = from.load(at + U32(i / 4 * apart), 4);
+        for (u32 j = 0; j < 4; ++j) values.push_back(kernel::extract(v, j));
+      }
+      return values;
+    };
+    for (u32 k = 0; k < tile_.depth; ++k) {
+      const auto a = read(t.a, *row_ + U32(k * a_pitch()), rows, 16);
+      const auto b = read(t.b, *column_ + U32(k * b_pitch()), columns, 32);
+      for (u32 i = 0; i < rows; ++i) {
+        for (u32 j = 0; j < columns; ++j) {
+          Value& sum = sums[i * columns + j];
+          sum = c_.multiply_add(a[i], b[j], sum);
+        }
+      }
+    }
+    for (size_t i = 0; i < sums.size(); ++i) sums_[i].set(sums[i]);
+  }
+
+  void store() {
+    const bool rows_end = grid_.rows % tile_.rows() != 0;
+    const bool columns_end = c_.columns() % tile_.columns() != 0;
+    const bool packs = c_.stores_product() && c_.columns() % 4 == 0;
+    for (u32 i = 0; i < tile_.lane_rows; ++i) {
+      const Value row = at_.row + c_.as_index(*row_ + U32(i / 4 * 16 + i % 4));
+      const auto of_row = [&] {
+        for (u32 j = 0; j < tile_.lane_columns; j += packs ? 4 : 1) {
+          const Value column = at_.column + c_.as_index(*column_ + U32(j / 4 * 32 + j % 4));
+          const VarValue* sum = &sums_[i * tile_.lane_columns + j];
+          const auto one = [&] {
+            if (packs) {
+              c_.store_products(
+                  at_.base + row, column,
+                  kernel::vec({sum[0].get(), sum[1].get(), sum[2].get(), sum[3].get()}));
+            } else {
+              Point p = c_.point(at_.base + row, column, c_.index(0));
+              c_.store(p, sum->get());
+            }
+          };
+          guarded(columns_end, column < c_.index(c_.columns()), one);
+        }
+      };
+      guarded(rows_end, row < c_.index(grid_.rows), of_row);
+    }
+  }
+
+  static void guarded(bool needed, const Value& condition, const std::function<void()>& body) {
+    if (needed) {
+      kernel::If(kernel::Bool(condition), body);
+    } else {
+      body();
+    }
+  }
+
+  ContractNest& c_;
+  PlainTile tile_;
+  Grid grid_;
+  TileSource a_, b_;
+  Grid::Place at_;
+  std::optional<U32> row_, column_;  // of this lane's first block
+  std::vector<VarValue> sums_;
+};
+
+// --- Fragments -----------------------------------------------------------------------------------
+
+struct FragmentTile {
+  u32 group_rows, group_columns;  // subgroups
+  u32 rows, columns;              // fragments per subgroup
+
+  u32 tile_rows() const { return group_rows * rows * kSide; }
+  u32 tile_columns() const { return group_columns * columns * kSide; }
+};
+
+class FragmentContract {
+ public:
+  FragmentContract(ContractNest& c, const FragmentTile& tile, Scalar elem)
+      : c_(c),
+        tile_(tile),
+        elem_(elem),
+        threads_(tile.group_rows * tile.group_columns * c.in().target.subgroup),
+        grid_(c, tile.tile_rows(), tile.tile_columns()),
+        a_(c, 0, tile.tile_rows(), kSide, 8, threads_),
+        b_(c, 1, tile.tile_columns(), kSide, 8, threads_) {}
+
+  // Whether the operands come in packs of 16 bytes, without remainders along k.
+  bool fits() const {
+    return a_.wide() && b_.wide() && a_.units() > 0 && b_.units() > 0 && c_.depth() % kSide == 0;
+  }
+
+  void lower(Launches& out) {
+    Launch launch = c_.make_launch();
+    launch.groups = group_count(c_.in(), grid_.groups());
+    launch.kernel = kernel::trace("contract_fragments", c_.in().target, threads_, [&] { run(); });
+    out.list.push_back(std::move(launch));
+  }
+
+ private:
+  struct Tiles {
+    Shared a, b;
+  };
+  struct Fragments {
+    std::vector<Value> a, b;
+  };
+
+  // Elements from one line of a tile in shared memory to the next: 16 bytes more than it holds, so
+  // that neighbouring lines lie in different banks.
+  u32 pitch(const TileSource& s) const {
+    const u32 across = &s == &a_ ? tile_.tile_rows() : tile_.tile_columns();
+    return (s.along_depth() ? kSide : across) + 8;
+  }
+  u32 tile_words(const TileSource& s) const {
+    const u32 across = &s == &a_ ? tile_.tile_rows() : tile_.tile_columns();
+    return (s.along_depth() ? across : kSide) * pitch(s) / 2;
+  }
+
+  void run() {
+    c_.declare();
+    at_ = grid_.place(c_);
+    std::vector<Tiles> tiles;
+    for (u32 i = 0; i < 2; ++i) {
+      tiles.push_back({Shared(Scalar::U32, tile_words(a_)), Shared(Scalar::U32, tile_words(b_))});
+    }
+    const U32 subgroup = kernel::lane() / U32(kernel::subgroup_width());
+    row_ = subgroup / U32(tile_.group_columns) * U32(tile_.rows * kSide);
+    column_ = subgroup % U32(tile_.group_columns) * U32(tile_.columns * kSide);
+    find_sources();
+    const kernel::Type sum_type =
+        kernel::fragment_type(kernel::FragUse::C, Scalar::F32, kSide, kSide);
+    const Value zero = kernel::frag_fill(sum_type, kernel::constant(Scalar::F32, 0));
+    for (u32 i = 0; i < tile_.rows * tile_.columns; ++i) sums_.emplace_back(zero);
+
+    // Step t multiplies fragments read in the step before, reads those of t + 1 from shared memory,
+    // whose elements arrived during the two steps before.
+    steps_ = c_.depth() / kSide;
+    std::vector<VarValue> ahead[2];
+    for (auto& set : ahead) {
+      for (const Value& v : load_tile(c_.index(&set == ahead ? 0 : 1))) set.emplace_back(v);
+    }
+    store_tile(tiles[0], ahead[0]);
+    set_all(ahead[0], load_tile(c_.index(2)));
+    kernel::barrier();
+    std::vector<VarValue> current;
+    {
+      const Fragments f = load_fragments(tiles[0]);
+      for (const auto* list : {&f.a, &f.b}) {
+        for (const Value& v : *list) current.emplace_back(v);
+      }
+    }
+    const auto taken = [&] {
+      Fragments f;
+      for (u32 i = 0; i < tile_.rows + tile_.columns; ++i) {
+        (i < tile_.rows ? f.a : f.b).push_back(current[i].get());
+      }
+      return f;
+    };
+    kernel::For(c_.index(0), c_.index(steps_ / 2), c_.index(1), [&](const Value& pair) {
+      const Value t = pair * c_.index(2);
+      std::vector<Value> sums;
+      for (const VarValue& v : sums_) sums.push_back(v.get());
+      const Fragments even = taken();
+      store_tile(tiles[1], ahead[1]);
+      set_all(ahead[1], load_tile(t + c_.index(3)));
+      kernel::barrier();
+      const Fragments odd = load_fragments(tiles[1]);
+      multiply(even, sums);
+      store_tile(tiles[0], ahead[0]);
+      set_all(ahead[0], load_tile(t + c_.index(4)));
+      kernel::barrier();
+      const Fragments next = load_fragments(tiles[0]);
+      multiply(odd, sums);
+      for (u32 i = 0; i < tile_.rows; ++i) current[i].set(next.a[i]);
+      for (u32 i = 0; i < tile_.columns; ++i) current[tile_.rows + i].set(next.b[i]);
+      for (size_t i = 0; i < sums.size(); ++i) sums_[i].set(sums[i]);
+    });
+    if (steps_ % 2 == 1) {
+      std::vector<Value> sums;
+      for (const VarValue& v : sums_) sums.push_back(v.get());
+      multiply(taken(), sums);
+      for (size_t i = 0; i < sums.size(); ++i) sums_[i].set(sums[i]);
+    }
+    store();
+  }
+
+  static void set_all(const std::vector<VarValue>& vars, const std::vector<Value>& values) {
+    for (size_t i = 0; i < vars.size(); ++i) vars[i].set(values[i]);
+  }
+
+  // Each pack's place at k = 0 in words of its memory, and the words from one step to the next.
+  struct Source {
+    Buffer memory;
+    Value first;
+    i64 per_step;
+  };
+
+  void find_sources() {
+    sources_.clear();
+    for (const TileSource* s : {&a_, &b_}) {
+      const Buffer words(Scalar::U32, c_.memory(s->direct()).address());
+      const i64 per_step = c_.step(s->direct(), Axis::Depth) * kSide / 2;
+      for (u32 u = 0; u < s->units(); ++u) {
+        const auto [across, depth] = s->spot(u);
+        const Point p = s->point(at_, c_.as_index(across), c_.as_index(depth));
+        sources_.push_back({words, c_.position(s->direct(), p) / c_.index(2), per_step});
+      }
+    }
+  }
+
+  // Past the last step the last one is read again.
+  std::vector<Value> load_tile(const Value& step) {
+    const Value t = kernel::min(step, c_.index(steps_ - 1));
+    std::vector<Value> values;
+    for (const Source& s : sources_) {
+      values.push_back(s.memory.load(s.first + t * c_.index(s.per_step), 4));
+    }
+    return values;
+  }
+
+  void store_tile(const Tiles& t, const std::vector<VarValue>& values) {
+    size_t next = 0;
+    for (const TileSource* s : {&a_, &b_}) {
+      const Shared& to = s == &a_ ? t.a : t.b;
+      for (u32 u = 0; u < s->units(); ++u) {
+        const auto [across, depth] = s->spot(u);
+        const U32& line = s->along_depth() ? across : depth;
+        const U32& in_line = s->along_depth() ? depth : across;
+        to[line * U32(pitch(*s) / 2) + in_line / U32(8) * U32(4)] = values[next++].get();
+      }
+    }
+  }
+
+  Fragments load_fragments(const Tiles& t) {
+    Fragments f;
+    const U32 a_pitch(pitch(a_)), b_pitch(pitch(b_));
+    const auto type = [&](kernel::FragUse use) {
+      return kernel::fragment_type(use, elem_, kSide, kSide);
+    };
+    for (u32 i = 0; i < tile_.rows; ++i) {
+      const U32 row = *row_ + U32(i * kSide);
+      f.a.push_back(kernel::frag_load(type(kernel::FragUse::A), t.a,
+                                      a_.along_depth() ? row * a_pitch : row, a_pitch,
+                                      a_.along_depth() ? Layout::RowMajor : Layout::ColMajor));
+    }
+    for (u32 j = 0; j < tile_.columns; ++j) {
+      const U32 column = *column_ + U32(j * kSide);
+      f.b.push_back(kernel::frag_load(type(kernel::FragUse::B), t.b,
+                                      b_.along_depth() ? column * b_pitch : column, b_pitch,
+                                      b_.along_depth() ? Layout::ColMajor : Layout::RowMajor));
+    }
+    return f;
+  }
+
+  void multiply(const Fragments& f, std::vector<Value>& sums) {
+    for (u32 i = 0; i < tile_.rows; ++i) {
+      for (u32 j = 0; j < tile_.columns; ++j) {
+        Value& sum = sums[i * tile_.columns + j];
+        sum = kernel::frag_mul_add(f.a[i], f.b[j], sum);
+      }
+    }
+  }
+
+  void store() {
+    const bool whole =
+        grid_.rows % tile_.tile_rows() == 0 && c_.columns() % tile_.tile_columns() == 0;
+    if (whole && c_.stores_product()) return store_fragments();
+    // Fragment by fragment through shared memory, where each lane finds its elements.
+    const u32 lanes = kernel::subgroup_width();
+    const Shared stage(Scalar::F32, tile_.group_rows * tile_.group_columns * kSide * kSide);
+    const U32 mine = kernel::lane() / U32(lanes) * U32(kSide * kSide);
+    const U32 in_group = kernel::lane() % U32(lanes);
+    for (u32 i = 0; i < tile_.rows; ++i) {
+      for (u32 j = 0; j < tile_.columns; ++j) {
+        kernel::frag_store(stage, mine, U32(kSide), Layout::RowMajor,
+                           sums_[i * tile_.columns + j].get());
+        kernel::barrier();
+        kernel::For(U32(0), U32(kSide * kSide), U32(lanes), [&](U32 first) {
+          const U32 e = first + in_group;
+          const Value row = at_.row + c_.as_index(*row_ + U32(i * kSide) + e / U32(kSide));
+          const Value column = at_.column + c_.as_index(*column_ + U32(j * kSide) + e % U32(kSide));
+          const auto one = [&] {
+            Point p = c_.point(at_.base + row, column, c_.index(0));
+            c_.store(p, stage.load(mine + e));
+          };
+          if (whole) {
+            one();
+          } else {
+            kernel::If(
+                kernel::Bool((row < c_.index(grid_.rows)) & (column < c_.index(c_.columns()))),
+                one);
+          }
+        });
+        kernel::barrier();
+      }
+    }
+  }
+
+  void store_fragments() {
+    const Buffer& to = c_.output();
+    for (u32 i = 0; i < tile_.rows; ++i) {
+      for (u32 j = 0; j < tile_.columns; ++j) {
+        const Value row = at_.base + at_.row + c_.as_index(*row_ + U32(i * kSide));
+        const Value column = at_.column + c_.as_index(*column_ + U32(j * kSide));
+        Value sum = sums_[i * tile_.columns + j].get();
+        if (to.elem() != Scalar::F32) sum = kernel::frag_cast(sum, to.elem());
+        kernel::frag_store(to, row * c_.index(c_.columns()) + column, c_.index(c_.columns()),
+                           Layout::RowMajor, sum);
+      }
+    }
+  }
+
+  ContractNest& c_;
+  FragmentTile tile_;
+  Scalar elem_;
+  u32 threads_;
+  Grid grid_;
+  TileSource a_, b_;
+  Grid::Place at_;
+  std::optional<U32> row_, column_;  // of the subgroup in the tile
+  i64 steps_ = 0;
+  std::vector<Source> sources_;
+  std::vector<VarValue> sums_;
+};
+
+// The element type if both operands are stored 16-bit floats that the device has fragments for.
+std::optional<Scalar> fragment_scalar(const ContractNest& c) {
+  const kernel::Target& target = c.in().target;
+  const auto a = c.direct(0), b = c.direct(1);
+  if (!target.fragments || !a || !b || c.accumulator() != kernel::Scalar::F32) return std::nullopt;
+  const Scalar elem = c.element(*a);
+  if (elem != c.element(*b)) return std::nullopt;
+  if (elem == Scalar::F16 || (elem == Scalar::BF16 && target.fragments_bf16)) return elem;
+  return std::nullopt;
+}
+
+// The largest tile whose workgroups fill the device, else the smallest.
+template <class Tile, class Rows, class Columns>
+Tile choose(const ContractNest& c, std::initializer_list<Tile> tiles, Rows rows, Columns columns) {
+  const i64 processors = c.in().target.threads / 8;
+  for (const Tile& t : tiles) {
+    if (Grid(c, rows(t), columns(t)).groups() >= processors) return t;
+  }
+  return *(tiles.end() - 1);
+}
+
+}  // namespace
+
+bool lower_contract_gpu(ContractNest& c, Launches& out) {
+  if (c.depth() == 0 || c.accumulator() != kernel::Scalar::F32) return false;
+  if (c.batch_rows() < 16 || c.columns() < 16) return false;
+  const kernel::Target& target = c.in().target;
+  const bool gpu = target.threads >= kSoftware;
+  if (const auto elem = fragment_scalar(c)) {
+    const FragmentTile tile = gpu ? choose<FragmentTile>(
+                                        c, {{2, 4, 4, 4}, {2, 4, 4, 2}, {2, 2, 2, 2}},
+                                        [](const FragmentTile& t) { return t.tile_rows(); },
+                                        [](const FragmentTile& t) { return t.tile_columns(); })
+                                  : FragmentTile{2, 2, 2, 1};
+    FragmentContract kernel(c, tile, *elem);
+    if (kernel.fits()) {
+      kernel.lower(out);
+      return true;
+    }
+  }
+  if (c.batch_rows() < 32 || c.columns() < 32) return false;
+  const PlainTile tile = gpu ? choose<PlainTile>(
+                                   c, {{8, 8, 4, 2, 8}, {8, 8, 2, 1, 8}, {4, 4, 2, 1, 8}},
+                                   [](const PlainTile& t) { return t.rows(); },
+                                   [](const PlainTile& t) { return t.columns(); })
+                             : PlainTile{4, 4, 2, 1, 8};
+  PlainContract(c, tile).lower(out);
+  return true;
+}
+
+}  // namespace oa::graph
