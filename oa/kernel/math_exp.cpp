@@ -95,11 +95,27 @@ Decay<S> decay(const Val<S>& a, int unit) {
   return {fma(horner(c, r), r * r, r), scale};
 }
 
+// a / b for b within [0.5, 2]. GPUs divide slowly where the quotient must be the nearest float:
+// here 1 / b starts from its bits, each Newton step doubles the digits, and the last one corrects
+// the quotient itself.
+template <Scalar S>
+Val<S> divide_by_about_one(const Val<S>& a, const Val<S>& b) {
+  if (target().is_cpu()) return a / b;
+  using F = Format<S>;
+  constexpr auto kStart = F::kDouble ? 0x7fde6238da3c2118ull : 0x7ef311c7ull;
+  const Value start = literal(F::Bits::kScalar, static_cast<typename F::Word>(kStart));
+  Val<S> r = from_bits<S>(start - bits_of(b));
+  for (int i = 0; i < (F::kDouble ? 4 : 3); ++i) r = fma(r, fma(-b, r, 1), r);
+  const Val<S> q = a * r;
+  return fma(fma(-b, q, a), r, q);
+}
+
 template <Scalar S>
 Val<S> tanh_of(const Val<S>& x) {
   const Val<S> a = at_most(abs(x), Val<S>(Format<S>::kDouble ? 20 : 10));  // 1 from here on
   const auto [p, scale] = decay(a, 2);
-  const Val<S> size = fma(p, scale, fma(scale, -0.5, 1)) / fma(-p, scale, fma(scale, 0.5, 1));
+  const Val<S> size =
+      divide_by_about_one(fma(p, scale, fma(scale, -0.5, 1)), fma(-p, scale, fma(scale, 0.5, 1)));
   return with_sign(size, sign_of(x));
 }
 
