@@ -2,11 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <optional>
 
 #include "oa/matrix/elementwise.h"
 #include "oa/matrix/matmul.h"
 #include "oa/matrix/movement.h"
 #include "oa/matrix/transcendental.h"
+#include "tests/support/vulkan_name.h"
 
 namespace oa {
 namespace {
@@ -100,6 +102,76 @@ TEST(Contract, BatchesBroadcast) {
   EXPECT_EQ(c.shape(), (Shape{batch, m, n}));
   expect_near(c.read_f32(), product(a, b, batch * m, k, n), k);
 }
+
+// Tiles in shared memory, whole and ragged, in the interpreter that finds races and bad accesses,
+// and on the Vulkan device under test.
+class ContractOnGpu : public testing::TestWithParam<const char*> {};
+
+TEST_P(ContractOnGpu, TilesOfEveryForm) {
+  std::optional<Engine> engine;
+  try {
+    engine.emplace(Engine::open({.device = test::device_under_test(GetParam())}));
+  } catch (const Error& error) {
+    GTEST_SKIP() << error.what();
+  }
+  Engine& e = *engine;
+  const Size sizes[] = {{32, 16, 32}, {64, 48, 96}, {33, 17, 35}, {72, 40, 104}, {100, 64, 40}};
+  for (const auto& [m, k, n] : sizes) {
+    for (DType dtype : {DType::F32, DType::F16, DType::BF16}) {
+      SCOPED_TRACE(fmt::format("{} x {} x {} {}", m, k, n, token(dtype)));
+      // Sums of few multiples of 1/8 are exact in every format of the operands and in f32.
+      std::vector<f32> a = numbers(m * k, 11), b = numbers(k * n, 12);
+      for (auto* v : {&a, &b}) {
+        for (f32& x : *v) x = std::round(x * 8) / 8;
+      }
+      const std::vector<f64> exact = product(a, b, m, k, n);
+      const auto stored = [&](i64 rows, i64 columns, const std::vector<f32>& values) {
+        Matrix x = Matrix::from_f32(e, {rows, columns}, values).to(dtype);
+        e.wait();
+        return x;
+      };
+      const Matrix x = stored(m, k, a), y = stored(k, n, b);
+      const Matrix xt = stored(k, m, transposed(a, m, k)), yt = stored(n, k, transposed(b, k, n));
+      const auto check = [&](const Matrix& c) {
+        const std::vector<f32> got = c.to(DType::F32).read_f32();
+        const f64 unit = dtype == DType::F32 ? 0 : dtype == DType::F16 ? 0x1p-11 : 0x1p-8;
+        ASSERT_EQ(got.size(), exact.size());
+        for (size_t i = 0; i < got.size(); ++i) {
+          ASSERT_NEAR(got[i], exact[i], unit * std::abs(exact[i])) << "at " << i;
+        }
+      };
+      check(matrix::mat_mul(x, y));
+      check(matrix::mat_mul_tn(xt, y));
+      check(matrix::mat_mul_nt(x, yt));
+      check(matrix::mat_mul(xt.transpose(), yt.transpose()));
+      check(matrix::mat_mul(x, y) * 2.0f * 0.5f);  // through an epilogue
+    }
+  }
+}
+
+TEST_P(ContractOnGpu, TilesOfBatches) {
+  std::optional<Engine> engine;
+  try {
+    engine.emplace(Engine::open({.device = test::device_under_test(GetParam())}));
+  } catch (const Error& error) {
+    GTEST_SKIP() << error.what();
+  }
+  const i64 batch = 2, m = 48, k = 24, n = 40;
+  const std::vector<f32> a = numbers(batch * m * k, 13), b = numbers(batch * k * n, 14);
+  const Matrix x = Matrix::from_f32(*engine, {batch, m, k}, a);
+  const Matrix y = Matrix::from_f32(*engine, {batch, k, n}, b);
+  std::vector<f64> expected;
+  for (i64 i = 0; i < batch; ++i) {
+    const auto part = [&](const std::vector<f32>& v, i64 size) {
+      return std::vector<f32>(v.begin() + i * size, v.begin() + (i + 1) * size);
+    };
+    const auto c = product(part(a, m * k), part(b, k * n), m, k, n);
+    expected.insert(expected.end(), c.begin(), c.end());
+  }
+  expect_near(matrix::mat_mul(x, y).read_f32(), expected, k);
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, ContractOnGpu, testing::Values("checked_gpu", "lavapipe"));
 
 TEST(Contract, AnEmptyInnerExtentGivesZeros) {
   Engine e = Engine::open({.device = "cpu"});
