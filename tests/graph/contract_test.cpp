@@ -115,9 +115,14 @@ TEST_P(ContractOnGpu, TilesOfEveryForm) {
     GTEST_SKIP() << error.what();
   }
   Engine& e = *engine;
-  const Size sizes[] = {{32, 16, 32}, {64, 48, 96}, {33, 17, 35}, {72, 40, 104}, {100, 64, 40}};
+  // A software driver takes seconds to compile a tile.
+  const bool slow = test::device_under_test(GetParam()) == "lavapipe";
+  const std::vector<Size> sizes = slow
+                                      ? std::vector<Size>{{33, 17, 35}}
+                                      : std::vector<Size>{{32, 16, 32}, {33, 17, 35}, {48, 48, 40}};
   for (const auto& [m, k, n] : sizes) {
     for (DType dtype : {DType::F32, DType::F16, DType::BF16}) {
+      if (slow && dtype != DType::F32) continue;
       SCOPED_TRACE(fmt::format("{} x {} x {} {}", m, k, n, token(dtype)));
       // Sums of few multiples of 1/8 are exact in every format of the operands and in f32.
       std::vector<f32> a = numbers(m * k, 11), b = numbers(k * n, 12);
