@@ -366,8 +366,8 @@ std::vector<Value> subgroup_reduce(std::span<const Value> v, const CombineTuple&
 std::vector<Value> group_reduce(std::span<const Value> v, const CombineTuple& combine);
 
 // Matrix fragments, held by a subgroup. Offsets and strides count elements of the fragment's type
-// and are uniform. Fragments of 16-bit floats may also lie in a Shared of U32, which takes copies of
-// 16 bytes: two elements to a cell.
+// and are uniform. Fragments of 16-bit floats may also lie in a Shared of U32, which takes copies
+// of 16 bytes: two elements to a cell.
 enum class Layout : u8 { RowMajor, ColMajor };
 Type fragment_type(FragUse use, Scalar scalar, u32 rows, u32 cols);
 Value frag_fill(Type type, const Value& x);

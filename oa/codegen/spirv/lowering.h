@@ -19,7 +19,7 @@ struct SharedLayout {
 // What a look over the whole kernel finds before lowering starts.
 struct KernelFacts {
   bool fragments = false;
-  bool unaligned_pairs = false;  // a fragment in a U32 slot whose place may not be a whole cell
+  bool unaligned_pairs = false;      // a fragment in a U32 slot whose place may not be a whole cell
   bool device_barrier = false;       // some barrier orders device memory
   bool vulkan_model = false;         // the Vulkan memory model, else GLSL's
   std::vector<SharedLayout> shared;  // per slot
@@ -116,8 +116,8 @@ class Lowering {
   Id encode(Scalar elem, u32 cell_bytes, u32 lanes, Id value, bool device);
   Id element_address(Id address, ValueId index, u32 bytes);
   Id element_pointer(Id address, ValueId index, Scalar elem, u32 lanes);
-  void need_storage(u32 bytes);                  // of elements in device memory
-  Id shared_pointer(u32 slot, Id index);         // of one cell
+  void need_storage(u32 bytes);                   // of elements in device memory
+  Id shared_pointer(u32 slot, Id index);          // of one cell
   Id shared_vector_pointer(u32 slot, Id vector);  // of a vector of SharedLayout::lanes cells
   Id index_u32(ValueId index);
   Id vector_index(ValueId index, u32 per);  // index / per, where `per` divides it
