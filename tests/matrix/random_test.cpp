@@ -103,9 +103,10 @@ TEST_P(Random, WithoutASeedTheEngineGivesTheNextOne) {
   const auto b = uniform(engine(), {8}).read_f32();
   EXPECT_NE(a, b);
   // The stream belongs to the engine's seed.
-  Engine one = Engine::open({.device = device_under_test(GetParam()), .seed = 5});
-  Engine two = Engine::open({.device = device_under_test(GetParam()), .seed = 5});
-  const u64 first = Engine::open({.device = device_under_test(GetParam()), .seed = 5}).next_seed();
+  Engine one = Engine::open({.device = test::device_under_test(GetParam()), .seed = 5});
+  Engine two = Engine::open({.device = test::device_under_test(GetParam()), .seed = 5});
+  const u64 first =
+      Engine::open({.device = test::device_under_test(GetParam()), .seed = 5}).next_seed();
   const auto from_one = uniform(one, {8}).read_f32();
   EXPECT_EQ(from_one, uniform(two, {8}).read_f32());
   EXPECT_EQ(from_one, uniforms(first, 0, 0, 8));
