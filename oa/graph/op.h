@@ -273,9 +273,10 @@ class TypedAttrs final : public AttrsBox {
 // --- From a struct to data ----------------------------------------------------------------------
 
 template <class T>
-concept OpStruct = requires(Infer& in, const typename T::Attrs& attrs) {
+concept OpStruct = requires(Infer& in, const typename T::Attrs& attrs, Samples& samples) {
   { T::kInfo } -> std::convertible_to<OpInfo>;
   T::infer(in, attrs);
+  requires T::kInfo.kind == OpKind::Effect || requires { T::samples(samples); };
 };
 
 template <class T>
@@ -313,7 +314,7 @@ const OpDef& op_def() {
         return in.count() > 0 && in.shape(0).rank() > 0 ? in.shape(0)[0] : 0;
       }
     };
-    if constexpr (requires(Samples& s) { T::samples(s); }) d.samples = T::samples;
+    if constexpr (kind != OpKind::Effect) d.samples = T::samples;
     return d;
   }();
   return def;

@@ -17,6 +17,12 @@ OpList reduce_ops();
 OpList movement_ops();
 OpList create_ops();
 OpList matmul_ops();
+OpList index_ops();
+OpList scatter_ops();
+OpList random_ops();
+OpList scan_ops();
+OpList sort_ops();
+OpList moe_ops();
 
 // Every op, in the order of the families above.
 std::vector<const graph::OpDef*> all_ops();

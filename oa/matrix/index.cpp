@@ -2,10 +2,12 @@
 
 #include <limits>
 
+#include "oa/matrix/all_ops.h"
 #include "oa/matrix/create.h"
 #include "oa/matrix/elementwise.h"
 #include "oa/matrix/index_rules.h"
 #include "oa/matrix/reduce.h"
+#include "oa/matrix/sample_sets.h"
 
 namespace oa::matrix {
 
@@ -72,6 +74,19 @@ struct Gather {
     const Value element = e.input_indexed(0, coords, {});
     return kernel::select(bad, missing(e.out_dtype()), element);
   }
+  static void samples(Samples& s) {
+    for (DType t : kAll) s.call({{{7, 5}, t}, {{9}, DType::I32, 0, 6}}, Attrs{0});
+    for (DType t : kIntegers) s.call({{{7}}, {{3, 2}, t, 0, 6}}, Attrs{0});
+    s.call({{{4, 3}}, {{}, DType::I32, 0, 3}}, Attrs{0});
+    s.call({{{4, 3}}, {{0}, DType::I32}}, Attrs{0});
+    if (kAnyAxis) s.call({{{2, 6, 3}}, {{2, 2}, DType::U32, 0, 5}}, Attrs{1});
+    s.reject({{{}}, {{2}, DType::I32}}, Attrs{0},
+             fmt::format("{}: operand 0 has no rows, got shape [], expected rank 1 or more",
+                         kInfo.name));
+    s.reject({{{3}}, {{2}}}, Attrs{0},
+             fmt::format("{}: operand 1 has the wrong dtype, got f32, expected i32, u32 or u8",
+                         kInfo.name));
+  }
 };
 
 void same_rows(const Infer& in, u32 a, u32 b) {
@@ -110,6 +125,13 @@ struct GatherLastDim {
     const Value element = e.input_indexed(0, coords, !bad);
     return kernel::select(bad, kernel::literal(type, 0), element);
   }
+  static void samples(Samples& s) {
+    for (DType t : kAll) s.call({{{3, 7}, t}, {{3, 4}, DType::I32, 0, 6}}, Attrs{});
+    s.call({{{5}}, {{11}, DType::U8, 0, 4}}, Attrs{});
+    s.reject({{{3, 7}}, {{2, 4}, DType::I32}}, Attrs{},
+             "gather_last_dim: leading axes differ, got [3, 7] and [2, 4], expected equal ones "
+             "before the last");
+  }
 };
 
 struct OneHot {
@@ -134,6 +156,14 @@ struct OneHot {
     const Value index = kernel::cast(e.input_at(0, at), kernel::Scalar::U32);
     const Value here = kernel::cast(e.coord(e.shape(0).rank()), kernel::Scalar::U32) == index;
     return kernel::cast(here, graph::value_scalar(a.dtype));
+  }
+  static void samples(Samples& s) {
+    for (DType t : kAll) s.call({{{5}, DType::I32, -1, 4}}, Attrs{4, t});
+    s.call({{{2, 3}, DType::U8, 0, 6}}, Attrs{5, DType::F32});
+    s.call({{{}, DType::U32, 0, 2}}, Attrs{3, DType::F32});
+    s.call({{{3}, DType::I32, 0, 2}}, Attrs{0, DType::F32});
+    s.reject({{{3}, DType::I32}}, Attrs{-1, DType::F32},
+             "one_hot: bad number of classes, got -1, expected 0 to 2147483647");
   }
 };
 
@@ -166,6 +196,14 @@ struct ScatterAddLastDim {
     // Chosen, not multiplied: an update that is not finite stays at its own index.
     const Matrix u = where(hot, updates.unsqueeze(-1), full_like(updates, 0).unsqueeze(-1));
     return {sum(u, -2).tensor()};
+  }
+  static void samples(Samples& s) {
+    for (DType t : {DType::F32, DType::F64, DType::I32, DType::U32}) {
+      s.call({{{3, 8}, DType::I32, 0, 4}, {{3, 8}, t}}, Attrs{5});
+    }
+    s.reject({{{3}, DType::I32}, {{4}}}, Attrs{5},
+             "scatter_add_last_dim: shapes do not fit, got indices [3] and updates [4], expected "
+             "equal ones of rank 1 or more");
   }
 };
 
@@ -204,9 +242,21 @@ struct AccuracyCount {
     }
     return {sum(hit).reshape({1}).tensor()};
   }
+  static void samples(Samples& s) {
+    for (DType t : kFloats) {
+      std::vector<SampleOperand> in = {{{9, 5}, t}, {{9}, DType::I32, 0, 4}};
+      if (kMasked) in.push_back({{9}, DType::F32, 0, 1, true});
+      s.call(std::move(in), Attrs{});
+    }
+  }
 };
 
 }  // namespace
+
+OpList index_ops() {
+  return graph::op_list<Gather<false>, Gather<true>, GatherLastDim, OneHot, ScatterAddLastDim,
+                        AccuracyCount<false>, AccuracyCount<true>>();
+}
 
 Matrix gather(const Matrix& table, const Matrix& indices) {
   return record<Gather<false>>({table, indices}, {0});

@@ -4,12 +4,14 @@
 #include <cmath>
 #include <limits>
 
+#include "oa/matrix/all_ops.h"
 #include "oa/matrix/create.h"
 #include "oa/matrix/elementwise.h"
 #include "oa/matrix/index_rules.h"
 #include "oa/matrix/kernel_tools.h"
 #include "oa/matrix/radix_sort.h"
 #include "oa/matrix/reduce.h"
+#include "oa/matrix/sample_sets.h"
 
 namespace oa::matrix {
 namespace {
@@ -93,6 +95,15 @@ struct ExpertPlan {
                     });
   }
 
+  static void samples(Samples& s) {
+    s.call({{{13, 2}, DType::I32, 0, 4}}, Attrs{5});
+    s.call({{{1, 1}, DType::I32, 0, 0}}, Attrs{1});
+    s.reject({{{3}, DType::I32}}, Attrs{5},
+             "moe_expert_plan: bad indices, got i32 [3], expected i32 [T, K]");
+    s.reject({{{3, 1}, DType::I32}}, Attrs{0},
+             "moe_expert_plan: bad number of experts, got 0, expected 1 or more");
+  }
+
  private:
   template <size_t kCount>
   static std::vector<Buffer> params() {
@@ -103,6 +114,8 @@ struct ExpertPlan {
 };
 
 }  // namespace
+
+OpList moe_ops() { return graph::op_list<ExpertPlan>(); }
 
 MoeExpertPlan moe_expert_plan(const Matrix& indices, i64 experts) {
   const TensorRef in[] = {indices.tensor()};

@@ -3,10 +3,12 @@
 #include <cmath>
 
 #include "oa/kernel/philox.h"
+#include "oa/matrix/all_ops.h"
 #include "oa/matrix/create.h"
 #include "oa/matrix/elementwise.h"
 #include "oa/matrix/movement.h"
 #include "oa/matrix/record.h"
+#include "oa/matrix/sample_sets.h"
 
 namespace oa::matrix {
 namespace {
@@ -90,6 +92,15 @@ struct Uniform {
     // Rounding must not leave the interval; the difference of the bounds might overflow.
     return kernel::min(kernel::max(low * (1.0f - u) + high * u, low), last);
   }
+  static void samples(Samples& s) {
+    for (const Shape& shape : {Shape{41}, Shape{}, Shape{3, 0}, Shape{3, 5, 7}}) {
+      s.call({}, Attrs{7, 8, 9, -1, 2, 1.9, shape});
+      s.call({{{1}, DType::U32, 0, 9}}, Attrs{7, 8, 9, -1, 2, 1.9, shape});
+    }
+    const Shape shape{3};
+    s.reject({{{3}, DType::U32}}, Attrs{7, 8, 9, -1, 2, 1.9, shape},
+             fmt::format("{}: bad step counter, got u32 [3], expected u32 [1] or [2]", kInfo.name));
+  }
 };
 
 template <bool kImplicit>
@@ -117,6 +128,15 @@ struct Normal {
     const kernel::F32 z = kernel::select(odd(element, 0), second, first);
     return kernel::F32(e.scalar(3)) + kernel::F32(e.scalar(4)) * z;
   }
+  static void samples(Samples& s) {
+    for (const Shape& shape : {Shape{41}, Shape{}, Shape{3, 0}, Shape{3, 5, 7}}) {
+      s.call({}, Attrs{7, 8, 9, 0.5, 2, shape});
+      s.call({{{1}, DType::U32, 0, 9}}, Attrs{7, 8, 9, 0.5, 2, shape});
+    }
+    const Shape shape{3};
+    s.reject({{{3}, DType::U32}}, Attrs{7, 8, 9, 0.5, 2, shape},
+             fmt::format("{}: bad step counter, got u32 [3], expected u32 [1] or [2]", kInfo.name));
+  }
 };
 
 template <bool kImplicit>
@@ -140,6 +160,12 @@ struct Dropout {
     const kernel::F32 u = kernel::unit_from_word(word_of(e, 1));
     return kernel::select(u >= kernel::F32(e.scalar(3)), x * e.scalar(4, x.scalar()),
                           kernel::literal(x.scalar(), 0));
+  }
+  static void samples(Samples& s) {
+    for (DType t : kFloats) s.call({{{5, 9}, t}}, Attrs{7, 8, 9, 0.3, 1 / 0.7});
+    s.call({{{41}}, {{2}, DType::U32, 0, 9}}, Attrs{7, 8, 9, 1, 0});
+    s.reject({{{3}, DType::I32}}, Attrs{7, 8, 9, 0.3, 1},
+             "dropout: operand 0 has the wrong dtype, got i32, expected a float");
   }
 };
 
@@ -207,6 +233,11 @@ Matrix draw_normal(graph::Recorder& recorder, const Shape& shape, f64 mean, f64 
 }
 
 }  // namespace
+
+OpList random_ops() {
+  return graph::op_list<Uniform<false>, Uniform<true>, Normal<false>, Normal<true>, Dropout<false>,
+                        Dropout<true>>();
+}
 
 Matrix philox_uniform(const Matrix& shape_of, f64 low, f64 high, const RandomSource& source) {
   return draw_uniform(recorder_of("philox_uniform", shape_of), shape_of.shape(), low, high, source);

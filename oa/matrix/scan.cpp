@@ -5,8 +5,10 @@
 
 #include <algorithm>
 
+#include "oa/matrix/all_ops.h"
 #include "oa/matrix/kernel_tools.h"
 #include "oa/matrix/record.h"
+#include "oa/matrix/sample_sets.h"
 #include "oa/matrix/scan_launch.h"
 
 namespace oa::matrix {
@@ -221,9 +223,19 @@ struct Cumsum {
                  a.exclusive, a.reverse},
                 l.input(0), l.output());
   }
+  static void samples(Samples& s) {
+    for (DType t : kAll) s.call({{{3, 37}, t}}, Attrs{1, false, false});
+    s.call({{{37, 3}}}, Attrs{0, true, false});
+    s.call({{{2, 5, 3}}}, Attrs{1, false, true});
+    s.call({{{1}}}, Attrs{0, true, true});
+    s.call({{{3, 0}}}, Attrs{1, false, false});
+    s.call({{{2, 700}, DType::I32, -9, 9}}, Attrs{1, true, true});
+  }
 };
 
 }  // namespace
+
+OpList scan_ops() { return graph::op_list<Cumsum>(); }
 
 void launch_scan(Lower& l, const ScanShape& shape, const ScanTypes& types, const ArgRef& in,
                  const ArgRef& out) {

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <limits>
 
+#include "oa/matrix/all_ops.h"
 #include "oa/matrix/index.h"
 #include "oa/matrix/index_rules.h"
 #include "oa/matrix/kernel_tools.h"
 #include "oa/matrix/radix_sort.h"
+#include "oa/matrix/sample_sets.h"
 
 namespace oa::matrix {
 namespace {
@@ -59,6 +61,16 @@ struct ScatterAddRows {
     make_keys(l, a.rows, count, p);
     if (a.rows * count > kSearch) radix_sort(l, 1, count, bits, p);
     Sum{l, a.rows, count, a.rows * count > kSearch}.launch(p);
+  }
+
+  static void samples(Samples& s) {
+    for (DType t : {DType::F32, DType::F64, DType::I32, DType::U32}) {
+      s.call({{{9}, DType::I32, 0, 5}, {{9, 3}, t}}, Attrs{6});
+    }
+    s.call({{{2, 4}, DType::U8, 0, 2}, {{2, 4}}}, Attrs{3});
+    s.reject({{{3}, DType::I32}, {{4, 2}}}, Attrs{5},
+             "scatter_add_rows: updates do not fit, got [4, 2] for indices [3], expected the "
+             "indices' shape first");
   }
 
  private:
@@ -190,6 +202,8 @@ struct ScatterAddRows {
 };
 
 }  // namespace
+
+OpList scatter_ops() { return graph::op_list<ScatterAddRows>(); }
 
 Matrix scatter_add_rows(i64 rows, const Matrix& indices, const Matrix& updates) {
   return record<ScatterAddRows>({indices, updates}, {rows});

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "oa/matrix/all_ops.h"
 #include "oa/matrix/create.h"
 #include "oa/matrix/elementwise.h"
 #include "oa/matrix/index.h"
@@ -14,6 +15,7 @@
 #include "oa/matrix/movement.h"
 #include "oa/matrix/radix_sort.h"
 #include "oa/matrix/reduce.h"
+#include "oa/matrix/sample_sets.h"
 
 namespace oa::matrix {
 namespace {
@@ -81,6 +83,13 @@ struct SortRows {
     } else {
       by_radix(l, a);
     }
+  }
+
+  static void samples(Samples& s) {
+    for (DType t : kAll) s.call({{{3, 29}, t, -9, 9, true}}, Attrs{29, false});
+    s.call({{{5, 7}, DType::F32, -2, 2, true}}, Attrs{3, true});
+    s.call({{{2, 300}}}, Attrs{300, true});
+    s.call({{{4, 1}}}, Attrs{1, false});
   }
 
  private:
@@ -255,6 +264,8 @@ TopKResult sorted(std::string_view op, const Matrix& x, i64 axis, bool descendin
 }
 
 }  // namespace
+
+OpList sort_ops() { return graph::op_list<SortRows>(); }
 
 Matrix sort(const Matrix& x, i64 axis, bool descending) {
   return sorted("sort", x, axis, descending, -1).values;

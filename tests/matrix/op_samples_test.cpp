@@ -36,9 +36,7 @@ class OpSamples : public testing::TestWithParam<const OpDef*> {
       results.push_back(apply(e, op(), s, operands.back()));
     }
     for (size_t i = 0; i < samples.size(); ++i) {
-      const Reference* r = reference_of(op(), samples[i]);
-      ASSERT_NE(r, nullptr) << op().name() << " has no reference";
-      const Expected expected = (*r)(operands[i], samples[i].attrs->values());
+      const Expected expected = expected_of(op(), samples[i], operands[i]);
       EXPECT_EQ(judge(expected, results[i][0], flushes_denormals), "")
           << describe(op(), samples[i]);
     }
@@ -83,9 +81,7 @@ void interpret(const OpDef& op, const std::vector<Sample>& samples, const kernel
     if (needs_f64(s) && !target.f64) continue;
     if (!s.operands.empty() && s.operands[0].shape.elements() > kMostInterpreted) continue;
     const std::vector<Array> operands = operands_of(op, s);
-    const Reference* r = reference_of(op, s);
-    ASSERT_NE(r, nullptr) << op.name() << " has no reference";
-    const Expected expected = (*r)(operands, s.attrs->values());
+    const Expected expected = expected_of(op, s, operands);
     if (expected.value.dtype == DType::F64 && !target.f64) continue;
     Engine e = Engine::open_on(std::make_unique<InterpreterDevice>(target),
                                {.fuse = fuse, .guard_bands = true});

@@ -8,6 +8,7 @@
 
 #include "oa/matrix/movement.h"
 #include "oa/matrix/record.h"
+#include "tests/support/interpreter_device.h"
 
 namespace oa::test {
 
@@ -174,7 +175,7 @@ bool needs_f64(const Sample& s) {
                      [](const SampleOperand& o) { return o.dtype == DType::F64; });
 }
 
-const Reference* reference_of(const OpDef& op, const Sample& s) {
+static const Reference* reference_of(const OpDef& op, const Sample& s) {
   const auto& table = references();
   auto it = table.find(std::string(op.name()));
   if (it == table.end()) it = table.find(fmt::format("{}/{}", op.name(), s.operands.size()));
@@ -182,6 +183,18 @@ const Reference* reference_of(const OpDef& op, const Sample& s) {
 }
 
 // Empty if the result is right, else what is wrong with it.
+Expected expected_of(const OpDef& op, const Sample& s, const std::vector<Array>& operands) {
+  if (const Reference* r = reference_of(op, s)) return (*r)(operands, s.attrs->values());
+  Engine e = Engine::open_on(std::make_unique<InterpreterDevice>(cpu_target()), {.fuse = false});
+  const Matrix result = apply(e, op, s, operands)[0];
+  Expected expected;
+  expected.value = {result.dtype(), result.shape(), decode(result.dtype(), bits_of(result))};
+  if (!is_float(result.dtype())) return expected;
+  expected.ulps = 8;
+  for (f64 x : expected.value.v) expected.scale.push_back(std::isfinite(x) ? std::abs(x) + 1 : x);
+  return expected;
+}
+
 std::string judge(const Expected& e, const Matrix& got, bool flushes_denormals) {
   if (got.dtype() != e.value.dtype) return fmt::format("dtype {}", token(got.dtype()));
   if (got.shape() != e.value.shape) {

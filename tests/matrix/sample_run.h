@@ -38,7 +38,10 @@ std::vector<Matrix> apply(const Engine& e, const OpDef& op, const Sample& s,
 
 std::string describe(const OpDef& op, const Sample& s);
 bool needs_f64(const Sample& s);  // among the operands
-const Reference* reference_of(const OpDef& op, const Sample& s);
+
+// The op's meaning from its reference; without one, what the interpreter makes of it unfused, so
+// that every other way must agree.
+Expected expected_of(const OpDef& op, const Sample& s, const std::vector<Array>& operands);
 
 // Empty if the result is right, else what is wrong with it.
 std::string judge(const Expected& e, const Matrix& got, bool flushes_denormals = false);
