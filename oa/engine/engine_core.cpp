@@ -112,6 +112,7 @@ void EngineCore::overwrite(std::string_view op, const TensorRef& tensor, const v
     fail(ErrorKind::FailedPrecondition, op, "elements cannot be replaced during a capture");
   flush();  // what is recorded reads the old elements
   OA_CHECK(tensor->storage() && tensor->storage()->bytes() == bytes);
+  ++tensor->storage()->version;
   if (bytes > 0)
     device_->write(tensor->storage()->memory(), tensor->storage()->offset(), data, bytes);
 }

@@ -4,6 +4,7 @@
 
 #include "oa/graph/lower.h"
 #include "oa/graph/reshape.h"
+#include "oa/kernel/differentiate.h"
 
 namespace oa::graph {
 
@@ -215,7 +216,14 @@ Value Evaluator::load(Operand operand, const Value& index) {
 
 // --- Emit ---------------------------------------------------------------------------------------
 
+Value Emit::track(u32 i) {
+  tracked_ = kernel::independent(input(i));
+  tracked_input_ = i;
+  return tracked_;
+}
+
 Value Emit::input(u32 i) {
+  if (i == tracked_input_) return tracked_;
   const Shape& in = shape(i);
   const Shape& out = out_shape();
   if (in == out) return input_at(i, map_);
@@ -228,17 +236,19 @@ Value Emit::input(u32 i) {
 }
 
 Value Emit::input_at(u32 i, const AffineMap& map) {
+  OA_CHECK(i != tracked_input_);  // an op that moves elements states its own gradient
   return evaluator_.evaluate(node_.inputs[i], map, point_, valid_);
 }
 
 Value Emit::input_if(u32 i, const AffineMap& map, const Value& valid) {
+  OA_CHECK(i != tracked_input_);
   const Value both = valid_.valid() ? (valid_ & valid) : valid;
   return evaluator_.evaluate(node_.inputs[i], map, point_, both);
 }
 
 Value Emit::input_indexed(u32 i, std::span<const Value> coords, const Value& valid) {
   const Operand operand = resolve_reshapes(evaluator_.graph_, node_.inputs[i]);
-  OA_CHECK((node_.op->info.indexed_inputs >> i & 1) != 0);
+  OA_CHECK((node_.op->info.indexed_inputs >> i & 1) != 0 && i != tracked_input_);
   const Dims strides = shape(i).strides();
   const kernel::Scalar type = evaluator_.index_type();
   Value index;

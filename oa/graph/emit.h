@@ -163,6 +163,9 @@ class Emit {
 
   // Input i at the output's coordinates; axes of extent 1 and missing leading axes broadcast.
   kernel::Value input(u32 i);
+  // Makes input(i) an independent value from now on, and returns it: what kernel::derivative()
+  // differentiates by. Reading input i at other coordinates is then an error (Internal).
+  kernel::Value track(u32 i);
   // Input i at other coordinates. With `valid`, memory is not touched where it is false and the
   // value there is unspecified.
   kernel::Value input_at(u32 i, const AffineMap& map);
@@ -194,6 +197,8 @@ class Emit {
   const AffineMap& map_;
   Point& point_;
   kernel::Value valid_;
+  u32 tracked_input_ = kNoNode;
+  kernel::Value tracked_;
 };
 
 }  // namespace oa::graph

@@ -2,6 +2,7 @@
 
 #include <atomic>
 
+#include "oa/graph/gradient.h"
 #include "oa/graph/reshape.h"
 
 namespace oa::graph {
@@ -122,6 +123,8 @@ std::vector<TensorRef> Graph::record(const OpDef& op, AttrsPtr attr,
   }
   Infer infer(op.name(), std::span<const Spec* const>(specs, inputs.size()));
   op.infer(infer, attr->get());
+  Observer* const listener = recorder_->rewriting() ? nullptr : observer();
+  if (listener) listener->before(op, inputs, infer.outputs());
 
   Node node{.op = &op, .attrs = std::move(attr)};
   node.inputs.reserve(inputs.size());
@@ -139,6 +142,7 @@ std::vector<TensorRef> Graph::record(const OpDef& op, AttrsPtr attr,
   const auto id = static_cast<u32>(nodes.size());
   nodes.push_back(std::move(node));
   for (u32 i = 0; i < results.size(); ++i) results[i]->bind_node(this, id, i);
+  if (listener) listener->after(op, nodes[id].attrs, inputs, results);
   return results;
 }
 
@@ -163,6 +167,9 @@ void Graph::record_assign(const TensorRef& target, const TensorRef& value) {
   if (storage) {
     storage->writer_graph = serial_;
     storage->writer_node = id;
+    ++storage->version;
+  } else {
+    ++target->version_;
   }
 }
 

@@ -13,6 +13,7 @@
 namespace oa::graph {
 
 class Graph;
+struct LeafOwner;
 
 // Where an op applied to values is recorded: the engine's pending graph, or a graph under
 // construction by a compile stage.
@@ -40,6 +41,8 @@ class Storage : public RefCounted {
   u64 bytes() const { return bytes_; }
   const device::Memory& memory() const { return memory_; }
   u64 offset() const { return offset_; }
+
+  u64 version = 0;  // counts replacements of the elements
 
   // The pending assignment that last wrote this storage, within one graph: readers recorded after
   // it see its value.
@@ -75,6 +78,12 @@ class Tensor : public RefCounted {
   u32 output() const { return output_; }
   const StorageRef& storage() const { return storage_; }
 
+  // Grows whenever the elements are replaced in place, here or through another view of them.
+  u64 version() const { return version_ + (storage_ ? storage_->version : 0); }
+
+  // Set by who owns this value as a parameter of a model; null for others.
+  LeafOwner* owner = nullptr;
+
   void bind_node(Graph* graph, u32 node, u32 output);
   void bind_storage(StorageRef storage);  // ready
 
@@ -86,6 +95,7 @@ class Tensor : public RefCounted {
   u32 node_ = kNoNode;
   u32 output_ = 0;
   StorageRef storage_;
+  u64 version_ = 0;     // replacements while there was no storage
   u64 leaf_graph_ = 0;  // serial of the graph that last read this tensor, as its leaf `leaf_`
   u32 leaf_ = 0;
 };

@@ -13,6 +13,9 @@
 //   Kernel       static void lower(Lower&, const Attrs&);           launches of its own kernels
 //   Composite    static std::vector<Matrix> define(std::span<const Matrix>, const Attrs&);
 //   Effect       the recorder's own: assignment into storage
+// An op whose results are constant for every derivative has `static constexpr bool kDetached =
+// true`; others may state their gradient (gradient.h says when they must):
+//   static std::vector<TensorRef> gradient(const Gradient&, const Attrs&);   one per input, or null
 // A field of type Scalar is a runtime value of the program: it never enters a hash.
 // An op that checks indices may say how many are legal, for the message of the error:
 //   static i64 index_limit(const Infer&, const Attrs&);   else the first extent of operand 0
@@ -41,6 +44,7 @@ class View;
 class Lower;
 class Tensor;
 using TensorRef = Ref<Tensor>;
+struct Gradient;
 
 struct Spec {
   DType dtype = DType::F32;
@@ -163,6 +167,8 @@ struct OpDef {
   ContractSpec (*contract)(const Infer&, const void*) = nullptr;
   void (*lower)(Lower&, const void*) = nullptr;
   std::vector<TensorRef> (*define)(std::span<const TensorRef>, const void*) = nullptr;
+  std::vector<TensorRef> (*gradient)(const Gradient&, const void*) = nullptr;
+  bool detached = false;
   i64 (*index_limit)(const Infer&, const void*) = nullptr;
   void (*samples)(Samples&) = nullptr;
   std::string_view name() const { return info.name; }
@@ -314,6 +320,12 @@ const OpDef& op_def() {
         return in.count() > 0 && in.shape(0).rank() > 0 ? in.shape(0)[0] : 0;
       }
     };
+    if constexpr (requires { T::kDetached; }) d.detached = T::kDetached;
+    if constexpr (requires(const Gradient& g, const typename T::Attrs& a) { T::gradient(g, a); }) {
+      d.gradient = [](const Gradient& g, const void* a) -> std::vector<TensorRef> {
+        return T::gradient(g, attrs_of<T>(a));
+      };
+    }
     if constexpr (kind != OpKind::Effect) d.samples = T::samples;
     return d;
   }();

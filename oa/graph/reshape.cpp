@@ -19,6 +19,13 @@ AffineMap Reshape::view(const View& v, const Attrs& a) {
   return *std::move(map);
 }
 
+std::vector<TensorRef> Reshape::gradient(const Gradient& g, const Attrs&) {
+  return g.grads[0]->recorder().graph().record(
+      op_def<Reshape>(), make_attrs<Reshape>({g.inputs[0]->shape()}), g.grads);
+}
+
+std::vector<TensorRef> Copy::gradient(const Gradient& g, const Attrs&) { return {g.grads[0]}; }
+
 void Copy::infer(Infer& in, const Attrs&) { in.out(in.dtype(0), in.shape(0)); }
 
 kernel::Value Copy::emit(Emit& e, const Attrs&) { return e.input(0); }

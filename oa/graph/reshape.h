@@ -1,7 +1,7 @@
 // The ops that the graph itself needs.
 #pragma once
 
-#include "oa/graph/op.h"
+#include "oa/graph/gradient.h"
 
 namespace oa::graph {
 
@@ -13,6 +13,7 @@ struct Reshape {
   };
   static void infer(Infer& in, const Attrs& a);
   static AffineMap view(const View& v, const Attrs& a);
+  static std::vector<TensorRef> gradient(const Gradient& g, const Attrs& a);
   static void samples(Samples& s);
 };
 
@@ -22,6 +23,7 @@ struct Copy {
   using Attrs = NoAttrs;
   static void infer(Infer& in, const Attrs&);
   static kernel::Value emit(Emit& e, const Attrs&);
+  static std::vector<TensorRef> gradient(const Gradient& g, const Attrs&);
   static void samples(Samples& s);
 };
 

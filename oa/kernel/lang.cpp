@@ -7,6 +7,7 @@
 
 #include "oa/core/dtype.h"
 #include "oa/core/error.h"
+#include "oa/kernel/traced.h"
 
 namespace oa::kernel {
 namespace {
@@ -20,6 +21,7 @@ struct Tracer {
     std::unordered_map<u64, ValueId> constants;
   };
   std::vector<Open> open;
+  std::unordered_map<ValueId, FunctionMark> functions;  // by the value they end in
 };
 
 thread_local Tracer* current = nullptr;
@@ -82,6 +84,22 @@ Value param(Scalar s) {
 }
 
 }  // namespace
+
+const Instr& traced_instr(ValueId id) { return tracer("derivative").kernel.instrs[id]; }
+
+const FunctionMark* traced_function(ValueId id) {
+  const auto& functions = tracer("derivative").functions;
+  const auto it = functions.find(id);
+  return it == functions.end() ? nullptr : &it->second;
+}
+
+void mark_function(std::string_view function, std::initializer_list<Value> args,
+                   const Value& result) {
+  FunctionMark mark{.function = function};
+  u32 n = 0;
+  for (const Value& a : args) mark.args[n++] = a.id;
+  tracer(function).functions[result.id] = mark;
+}
 
 void type_mismatch(const char* what, Scalar got, Scalar expected) {
   fail(ErrorKind::Internal, "kernel", "{} has the wrong type, got {}, expected {}", what, name(got),

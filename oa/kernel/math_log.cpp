@@ -177,7 +177,10 @@ Value pow(const Value& x, const Value& y) {
     fail(ErrorKind::Internal, "kernel::pow", "exponent has the wrong type, got {}, expected {}",
          name(y.scalar()), name(x.scalar()));
   }
-  return by_format("kernel::pow", x, [&](auto v) -> Value { return pow_of(v, decltype(v)(y)); });
+  const Value result =
+      by_format("kernel::pow", x, [&](auto v) -> Value { return pow_of(v, decltype(v)(y)); });
+  mark_function("kernel::pow", {x, y}, result);
+  return result;
 }
 
 }  // namespace oa::kernel

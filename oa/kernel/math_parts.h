@@ -8,6 +8,7 @@
 #include "oa/core/error.h"
 #include "oa/kernel/lang.h"
 #include "oa/kernel/math_coefficients.h"
+#include "oa/kernel/traced.h"
 
 namespace oa::kernel {
 
@@ -101,11 +102,18 @@ Val<S> minus_ln2(const Val<S>& x, const Val<S>& n) {
   return fma(n, Val<S>(-T::ln2[1]), fma(n, Val<S>(-T::ln2[0]), x));
 }
 
-// Calls f with the operand as F32 or F64.
+// Calls f with the operand as F32 or F64. The result is marked as the function's value at x.
 template <class F>
 auto by_format(const char* function, const Value& x, F f) {
-  if (x.type == Type{Scalar::F32}) return f(F32(x));
-  if (x.type == Type{Scalar::F64}) return f(F64(x));
+  const auto call = [&](auto typed) {
+    const auto result = f(typed);
+    if constexpr (std::same_as<decltype(result), const Value>) {
+      mark_function(function, {x}, result);
+    }
+    return result;
+  };
+  if (x.type == Type{Scalar::F32}) return call(F32(x));
+  if (x.type == Type{Scalar::F64}) return call(F64(x));
   fail(ErrorKind::Internal, function,
        "operand has the wrong type, got {} of {} lanes, expected f32 or f64", name(x.scalar()),
        x.type.lanes);

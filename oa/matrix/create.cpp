@@ -88,7 +88,7 @@ Matrix zeros(const Engine& engine, const Shape& shape, DType dtype) {
 Matrix ones(const Engine& engine, const Shape& shape, DType dtype) {
   return full(engine, shape, 1, dtype);
 }
-Matrix full_like(const Matrix& x, f64 value) {
+Matrix full_like(const Matrix& x, const Scalar& value) {
   return Matrix(x.tensor()->recorder().graph().record(
       graph::op_def<Full>(), graph::make_attrs<Full>({x.shape(), x.dtype(), value}), {})[0]);
 }

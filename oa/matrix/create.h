@@ -10,7 +10,7 @@ Matrix full(const Engine& engine, const Shape& shape, f64 value, DType dtype = D
 Matrix zeros(const Engine& engine, const Shape& shape, DType dtype = DType::F32);
 Matrix ones(const Engine& engine, const Shape& shape, DType dtype = DType::F32);
 // Shape and dtype of another value.
-Matrix full_like(const Matrix& x, f64 value);
+Matrix full_like(const Matrix& x, const graph::Scalar& value);
 // start, start + 1, ... along the only axis.
 Matrix arange(const Engine& engine, i64 count, f64 start = 0, DType dtype = DType::F32);
 

@@ -4,6 +4,7 @@
 
 #include "oa/graph/reshape.h"
 #include "oa/matrix/all_ops.h"
+#include "oa/matrix/create.h"
 #include "oa/matrix/record.h"
 #include "oa/matrix/sample_sets.h"
 
@@ -81,6 +82,11 @@ struct Arithmetic {
     in.out(in.dtype(0), common_shape(in));
   }
   static Value emit(Emit& e, const Attrs&) { return Fn::apply(e.input(0), e.input(1)); }
+  static std::vector<TensorRef> gradient(const Gradient& g, const Attrs&)
+    requires requires { &Fn::gradient; }
+  {
+    return Fn::gradient(g);
+  }
   static void samples(Samples& s) {
     if constexpr (std::same_as<Fn, Div>) {
       binary_samples(s, kFloats, Attrs{});
@@ -137,16 +143,24 @@ struct Add {
   static constexpr std::string_view kName = "add";
   static constexpr f32 kCost = 1;
   static Value apply(const Value& a, const Value& b) { return a + b; }
+  static std::vector<TensorRef> gradient(const Gradient& g) { return {g.grads[0], g.grads[0]}; }
 };
 struct Sub {
   static constexpr std::string_view kName = "sub";
   static constexpr f32 kCost = 1;
   static Value apply(const Value& a, const Value& b) { return a - b; }
+  static std::vector<TensorRef> gradient(const Gradient& g) {
+    return gradients({grad(g), g.wanted[1] ? neg(grad(g)) : Matrix()});
+  }
 };
 struct Mul {
   static constexpr std::string_view kName = "mul";
   static constexpr f32 kCost = 1;
   static Value apply(const Value& a, const Value& b) { return a * b; }
+  static std::vector<TensorRef> gradient(const Gradient& g) {
+    return gradients({g.wanted[0] ? grad(g) * input(g, 1) : Matrix(),
+                      g.wanted[1] ? grad(g) * input(g, 0) : Matrix()});
+  }
 };
 struct Div {
   static constexpr std::string_view kName = "div";
@@ -218,6 +232,11 @@ struct WithScalar {
     const Value x = e.input(0);
     return Fn::apply(x, scalar_like(e, x));
   }
+  static std::vector<TensorRef> gradient(const Gradient& g, const Attrs& a)
+    requires requires { &Fn::gradient; }
+  {
+    return gradients({Fn::gradient(g, a.value)});
+  }
   static void samples(Samples& s) {
     unary_samples(s, kFloats, Attrs{0.7});
     for (f64 value :
@@ -231,14 +250,17 @@ struct WithScalar {
 struct Scale {
   static constexpr std::string_view kName = "scale";
   static Value apply(const Value& x, const Value& s) { return x * s; }
+  static Matrix gradient(const Gradient& g, const Scalar& s);
 };
 struct AddScalar {
   static constexpr std::string_view kName = "add_scalar";
   static Value apply(const Value& x, const Value& s) { return x + s; }
+  static Matrix gradient(const Gradient& g, const Scalar&) { return grad(g); }
 };
 struct SubScalar {
   static constexpr std::string_view kName = "sub_scalar";
   static Value apply(const Value& x, const Value& s) { return x - s; }
+  static Matrix gradient(const Gradient& g, const Scalar&) { return grad(g); }
 };
 struct DivScalar {
   static constexpr std::string_view kName = "div_scalar";
@@ -247,14 +269,18 @@ struct DivScalar {
 struct ClampMin {
   static constexpr std::string_view kName = "clamp_min";
   static Value apply(const Value& x, const Value& s) { return kernel::max(x, s); }
+  // Passes where nothing was clamped, the bound itself included.
+  static Matrix gradient(const Gradient& g, const Scalar& s);
 };
 struct ClampMax {
   static constexpr std::string_view kName = "clamp_max";
   static Value apply(const Value& x, const Value& s) { return kernel::min(x, s); }
+  static Matrix gradient(const Gradient& g, const Scalar& s);
 };
 
 // The mask keeps the original's dtype: F32.
 struct EqualScalar {
+  static constexpr bool kDetached = true;
   static constexpr OpInfo kInfo = pointwise("equal");
   struct Attrs {
     Scalar value;
@@ -303,6 +329,11 @@ struct OfSigned {
     in.out(in.dtype(0), in.shape(0));
   }
   static Value emit(Emit& e, const Attrs&) { return Fn::apply(e.input(0)); }
+  static std::vector<TensorRef> gradient(const Gradient& g, const Attrs&)
+    requires requires { &Fn::gradient; }
+  {
+    return Fn::gradient(g);
+  }
   static void samples(Samples& s) {
     unary_samples(s, kSigned, Attrs{});
     s.reject({{{3}, DType::U8}}, Attrs{},
@@ -313,6 +344,7 @@ struct OfSigned {
 struct Neg {
   static constexpr std::string_view kName = "neg";
   static Value apply(const Value& x) { return -x; }
+  static std::vector<TensorRef> gradient(const Gradient& g) { return gradients({neg(grad(g))}); }
 };
 struct Abs {
   static constexpr std::string_view kName = "abs";
@@ -399,6 +431,12 @@ struct Where {
   static Value emit(Emit& e, const Attrs&) {
     return kernel::select(e.input(0), e.input(1), e.input(2));
   }
+  // Chosen, not multiplied: what is not chosen gets exactly 0.
+  static std::vector<TensorRef> gradient(const Gradient& g, const Attrs&) {
+    const Matrix zero = full_like(grad(g), 0);
+    return gradients({Matrix(), g.wanted[1] ? where(input(g, 0), grad(g), zero) : Matrix(),
+                      g.wanted[2] ? where(input(g, 0), zero, grad(g)) : Matrix()});
+  }
   static void samples(Samples& s) {
     for (DType t : kAll) {
       s.call({{{41}, DType::Bool}, {{41}, t, -2, 2, true}, {{41}, t, -2, 2, true}}, Attrs{});
@@ -430,6 +468,9 @@ struct Cast {
     return kernel::min(kernel::cast(x, kernel::Scalar::U32),
                        kernel::constant_int(kernel::Scalar::U32, 255));
   }
+  static std::vector<TensorRef> gradient(const Gradient& g, const Attrs&) {
+    return gradients({cast(grad(g), g.inputs[0]->dtype())});
+  }
   static void samples(Samples& s) {
     for (DType from : kAll) {
       for (DType to : kAll) {
@@ -440,6 +481,18 @@ struct Cast {
       s.call({{shape}}, Attrs{DType::I32});
   }
 };
+
+Matrix Scale::gradient(const Gradient& g, const Scalar& s) {
+  return record<WithScalar<Scale>>({grad(g)}, {s});
+}
+Matrix ClampMin::gradient(const Gradient& g, const Scalar& s) {
+  const Matrix x = input(g, 0);
+  return where(less_equal(full_like(x, s), x), grad(g), full_like(x, 0));
+}
+Matrix ClampMax::gradient(const Gradient& g, const Scalar& s) {
+  const Matrix x = input(g, 0);
+  return where(less_equal(x, full_like(x, s)), grad(g), full_like(x, 0));
+}
 
 }  // namespace
 

@@ -6,6 +6,7 @@
 #include "oa/matrix/create.h"
 #include "oa/matrix/elementwise.h"
 #include "oa/matrix/index_rules.h"
+#include "oa/matrix/movement.h"
 #include "oa/matrix/reduce.h"
 #include "oa/matrix/sample_sets.h"
 
@@ -74,6 +75,24 @@ struct Gather {
     const Value element = e.input_indexed(0, coords, {});
     return kernel::select(bad, missing(e.out_dtype()), element);
   }
+  static std::vector<TensorRef> gradient(const Gradient& g, const Attrs& a) {
+    const Matrix x = input(g, 0), indices = input(g, 1);
+    // The axes of the indices first, then those of a row.
+    const u32 count = indices.rank();
+    Dims order;
+    for (u32 i = 0; i < count; ++i) order.push_back(a.axis + i);
+    for (u32 i = 0; i < grad(g).rank(); ++i) {
+      if (i < a.axis || i >= a.axis + count) order.push_back(i);
+    }
+    const Matrix updates = a.axis == 0 ? grad(g) : permute(grad(g), order);
+    const Matrix rows = scatter_add_rows(x.shape()[a.axis], indices, updates);
+    if (a.axis == 0) return gradients({rows, {}});
+    Dims back;
+    for (u32 i = 1; i <= a.axis; ++i) back.push_back(i);
+    back.push_back(0);
+    for (u32 i = a.axis + 1; i < x.rank(); ++i) back.push_back(i);
+    return gradients({permute(rows, back), {}});
+  }
   static void samples(Samples& s) {
     for (DType t : kAll) s.call({{{7, 5}, t}, {{9}, DType::I32, 0, 6}}, Attrs{0});
     for (DType t : kIntegers) s.call({{{7}}, {{3, 2}, t, 0, 6}}, Attrs{0});
@@ -124,6 +143,9 @@ struct GatherLastDim {
     coords.push_back(index);
     const Value element = e.input_indexed(0, coords, !bad);
     return kernel::select(bad, kernel::literal(type, 0), element);
+  }
+  static std::vector<TensorRef> gradient(const Gradient& g, const Attrs&) {
+    return gradients({scatter_add_last_dim(g.inputs[0]->shape().back(), input(g, 1), grad(g)), {}});
   }
   static void samples(Samples& s) {
     for (DType t : kAll) s.call({{{3, 7}, t}, {{3, 4}, DType::I32, 0, 6}}, Attrs{});

@@ -2,6 +2,7 @@
 
 #include "oa/matrix/all_ops.h"
 #include "oa/matrix/record.h"
+#include "oa/matrix/reduce.h"
 #include "oa/matrix/sample_sets.h"
 
 namespace oa::matrix {
@@ -43,6 +44,24 @@ struct Product {
   }
   static graph::ContractSpec contract(const Infer&, const Attrs&) {
     return {.transpose_a = kTransposeA, .transpose_b = kTransposeB};
+  }
+  static std::vector<TensorRef> gradient(const Gradient& g, const Attrs&) {
+    const Matrix a = input(g, 0), b = input(g, 1), c = grad(g);
+    Matrix da, db;
+    if (g.wanted[0]) {
+      da = kTransposeA ? mat_mul_nt(b, c) : kTransposeB ? mat_mul(c, b) : mat_mul_nt(c, b);
+      da = sum_to(da, a.shape());
+    }
+    if (g.wanted[1] && b.rank() == 2 && a.rank() > 2 && !kTransposeA) {
+      // One matrix for the whole batch: the batch is part of the inner axis.
+      const Matrix rows = a.reshape({-1, a.shape().back()});
+      const Matrix grads = c.reshape({-1, c.shape().back()});
+      db = kTransposeB ? mat_mul_tn(grads, rows) : mat_mul_tn(rows, grads);
+    } else if (g.wanted[1]) {
+      db = kTransposeA ? mat_mul(a, c) : kTransposeB ? mat_mul_tn(c, a) : mat_mul_tn(a, c);
+      db = sum_to(db, b.shape());
+    }
+    return gradients({da, db});
   }
   static Shape swapped(Shape s, bool swap) {
     if (swap) std::swap(s[s.rank() - 1], s[s.rank() - 2]);

@@ -2,6 +2,7 @@
 
 #include <ostream>
 
+#include "oa/graph/gradient.h"
 #include "oa/graph/reshape.h"
 #include "oa/matrix/elementwise.h"
 #include "oa/matrix/matmul.h"
@@ -72,6 +73,10 @@ Matrix Matrix::reshape(const Shape& shape) const {
     check_shape("reshape", target, size_bytes(dtype()));
     graph::TensorRef view(new graph::Tensor(tensor_->recorder(), {dtype(), target}));
     view->bind_storage(tensor_->storage());
+    if (graph::Observer* listener = graph::observer()) {
+      listener->after(graph::op_def<graph::Reshape>(), graph::make_attrs<graph::Reshape>({target}),
+                      {&tensor_, 1}, {&view, 1});
+    }
     return Matrix(view);
   }
   return matrix::record<graph::Reshape>({*this}, {target});

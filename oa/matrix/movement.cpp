@@ -7,6 +7,7 @@
 #include "oa/matrix/all_ops.h"
 #include "oa/matrix/kernel_tools.h"
 #include "oa/matrix/record.h"
+#include "oa/matrix/reduce.h"
 #include "oa/matrix/sample_sets.h"
 
 namespace oa::matrix {
@@ -42,6 +43,9 @@ struct BroadcastTo {
       map.axes.push_back(repeats ? v.constant(0) : v.axis(i + skip));
     }
     return map;
+  }
+  static std::vector<TensorRef> gradient(const Gradient& g, const Attrs&) {
+    return gradients({sum_to(grad(g), g.inputs[0]->shape())});
   }
   static void samples(Samples& s) {
     for (DType t : kAll) s.call({{{3, 1}, t, -2, 2, true}}, Attrs{{2, 3, 4}});
@@ -89,6 +93,11 @@ struct Permute {
     for (u32 i = 0; i < a.order.size(); ++i) map.axes[static_cast<size_t>(a.order[i])] = v.axis(i);
     return map;
   }
+  static std::vector<TensorRef> gradient(const Gradient& g, const Attrs& a) {
+    Dims back = a.order;
+    for (u32 i = 0; i < a.order.size(); ++i) back[static_cast<size_t>(a.order[i])] = i;
+    return gradients({permute(grad(g), back)});
+  }
   static void samples(Samples& s) {
     for (DType t : kAll) s.call({{{5, 9}, t, -2, 2, true}}, Attrs{{1, 0}});
     s.call({{{}}}, Attrs{{}});
@@ -129,6 +138,10 @@ struct Slice {
     map.axes[a.axis].offset += a.start;
     return map;
   }
+  static std::vector<TensorRef> gradient(const Gradient& g, const Attrs& a) {
+    const i64 after = g.inputs[0]->shape()[a.axis] - a.end;
+    return gradients({pad(grad(g), a.axis, a.start, after)});
+  }
   static void samples(Samples& s) {
     for (DType t : kAll) s.call({{{9, 7}, t, -2, 2, true}}, Attrs{1, 2, 5});
     s.call({{{40}}}, Attrs{0, 3, 40});
@@ -162,6 +175,9 @@ struct Flip {
     e.offset += v.input_shape()[a.axis] - 1;
     map.axes[a.axis] = std::move(e);
     return map;
+  }
+  static std::vector<TensorRef> gradient(const Gradient& g, const Attrs& a) {
+    return gradients({flip(grad(g), a.axis)});
   }
   static void samples(Samples& s) {
     for (DType t : kAll) s.call({{{5, 9}, t, -2, 2, true}}, Attrs{1});
@@ -201,6 +217,9 @@ struct Pad {
     AffineMap map = e.map();
     map.axes[a.axis].offset -= a.before;
     return kernel::select(inside, e.input_if(0, map, inside), fill);
+  }
+  static std::vector<TensorRef> gradient(const Gradient& g, const Attrs& a) {
+    return gradients({slice(grad(g), a.axis, a.before, a.before + g.inputs[0]->shape()[a.axis])});
   }
   static void samples(Samples& s) {
     for (DType t : kAll) s.call({{{5, 9}, t, -2, 2, true}}, Attrs{1, 2, 3, 1});
@@ -256,6 +275,16 @@ struct Concat {
     }
     if (!result.valid()) result = kernel::cast(word(0), graph::value_scalar(e.out_dtype()));
     return result;
+  }
+  static std::vector<TensorRef> gradient(const Gradient& g, const Attrs& a) {
+    std::vector<TensorRef> parts(g.inputs.size());
+    i64 begin = 0;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const i64 end = begin + g.inputs[i]->shape()[a.axis];
+      if (g.wanted[i]) parts[i] = slice(grad(g), a.axis, begin, end).tensor();
+      begin = end;
+    }
+    return parts;
   }
   static void samples(Samples& s) {
     for (DType t : kAll) {

@@ -161,6 +161,14 @@ struct Dropout {
     return kernel::select(u >= kernel::F32(e.scalar(3)), x * e.scalar(4, x.scalar()),
                           kernel::literal(x.scalar(), 0));
   }
+  // The same draw again.
+  static std::vector<TensorRef> gradient(const Gradient& g, const Attrs& a) {
+    std::vector<TensorRef> inputs(g.inputs.begin(), g.inputs.end());
+    inputs[0] = g.grads[0];
+    std::vector<TensorRef> result(inputs.size());
+    result[0] = record_all<Dropout>(inputs, a)[0];
+    return result;
+  }
   static void samples(Samples& s) {
     for (DType t : kFloats) s.call({{{5, 9}, t}}, Attrs{7, 8, 9, 0.3, 1 / 0.7});
     s.call({{{41}}, {{2}, DType::U32, 0, 9}}, Attrs{7, 8, 9, 1, 0});

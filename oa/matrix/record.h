@@ -3,12 +3,14 @@
 
 #include "oa/engine/engine_core.h"
 #include "oa/graph/emit.h"
+#include "oa/graph/gradient.h"
 #include "oa/graph/lower.h"
 #include "oa/matrix/matrix.h"
 
 namespace oa::matrix {
 
 using graph::Emit;
+using graph::Gradient;
 using graph::Infer;
 using graph::NoAttrs;
 using graph::OpInfo;
@@ -37,6 +39,19 @@ template <OpStruct T>
 Matrix record_on(const Engine& engine, typename T::Attrs attrs) {
   return Matrix(engine.core().graph().record(graph::op_def<T>(),
                                              graph::make_attrs<T>(std::move(attrs)), {})[0]);
+}
+
+// --- For gradient rules ---
+
+inline Matrix input(const Gradient& g, u32 i) { return Matrix(g.inputs[i]); }
+inline Matrix output(const Gradient& g, u32 i = 0) { return Matrix(g.outputs[i]); }
+inline Matrix grad(const Gradient& g, u32 i = 0) { return Matrix(g.grads[i]); }
+
+// What a rule returns: a value per input, empty ones where none is wanted.
+inline std::vector<TensorRef> gradients(std::initializer_list<Matrix> list) {
+  std::vector<TensorRef> refs;
+  for (const Matrix& m : list) refs.push_back(m.tensor());
+  return refs;
 }
 
 }  // namespace oa::matrix

@@ -7,6 +7,7 @@
 #include "oa/matrix/all_ops.h"
 #include "oa/matrix/create.h"
 #include "oa/matrix/elementwise.h"
+#include "oa/matrix/movement.h"
 #include "oa/matrix/record.h"
 #include "oa/matrix/sample_sets.h"
 #include "oa/matrix/transcendental.h"
@@ -122,6 +123,9 @@ const Reducer& reducer(Kind k) {
   return kSum;
 }
 
+Matrix reduce_gradient(Kind kind, const Matrix& x, const Matrix& y, const Matrix& g,
+                       const Dims& axes);
+
 template <Kind kKind>
 struct Reduce {
   static constexpr OpInfo kInfo{.name = kNames[static_cast<int>(kKind)], .kind = OpKind::Reduction};
@@ -160,6 +164,11 @@ struct Reduce {
     ReduceSpec spec{.reducer = &reducer(kKind)};
     for (i64 axis : a.axes) spec.axes.push_back(static_cast<u32>(axis));
     return spec;
+  }
+  static std::vector<TensorRef> gradient(const Gradient& g, const Attrs& a)
+    requires(!kIsArg)
+  {
+    return gradients({reduce_gradient(kKind, input(g, 0), output(g), grad(g), a.axes)});
   }
   static void samples(Samples& s) {
     const std::span<const DType> dtypes = kKind == Kind::Mean ? std::span<const DType>(kFloats)
@@ -215,6 +224,40 @@ struct Reduce {
     }
   }
 };
+
+// y spread over the reduced axes of x's shape.
+Matrix spread(const Matrix& y, const Shape& x, const Dims& axes) {
+  Shape kept = x;
+  for (i64 axis : axes) kept[static_cast<u32>(axis)] = 1;
+  return broadcast_to(y.reshape(kept), x);
+}
+
+Matrix reduce_gradient(Kind kind, const Matrix& x, const Matrix& y, const Matrix& g,
+                       const Dims& axes) {
+  const Shape& shape = x.shape();
+  const Matrix wide = spread(g, shape, axes);
+  if (kind == Kind::Sum) return wide;
+  if (kind == Kind::Mean) {
+    const i64 n = y.num_elements() == 0 ? 1 : x.num_elements() / y.num_elements();
+    return wide / static_cast<f64>(n);
+  }
+  const Matrix zero = full_like(x, 0), one = full_like(x, 1);
+  if (kind == Kind::Prod) {
+    // The product of the others: with a zero among them only that zero's gradient is not 0.
+    const Matrix is_zero = equal(x, zero);
+    const Matrix zeros = sum(where(is_zero, one, zero), axes, true);
+    const Matrix rest = record<Reduce<Kind::Prod>>({where(is_zero, one, x)}, {axes, true});
+    const Matrix alone = where(is_zero, broadcast_to(rest, shape), zero);
+    const Matrix none = rest / where(is_zero, one, x);
+    return wide * where(equal(zeros, full_like(zeros, 0)), none,
+                        where(equal(zeros, full_like(zeros, 1)), alone, zero));
+  }
+  // All elements that equal the extremum share; where it is NaN, the NaNs do.
+  const Matrix peak = spread(y, shape, axes);
+  const Matrix hit = logical_or(equal(x, peak), logical_and(is_nan(x), is_nan(peak)));
+  const Matrix count = sum(where(hit, one, zero), axes, true);
+  return where(hit, wide / broadcast_to(count, shape), zero);
+}
 
 Dims all_axes(const Matrix& x) {
   Dims axes;
@@ -309,6 +352,14 @@ struct LogSumExp {
     const Matrix y = log(sum(exp(x - shift), a.axis, true)) + shift;
     return {(a.keepdims ? y : y.squeeze(a.axis)).tensor()};
   }
+  static std::vector<TensorRef> gradient(const Gradient& g, const Attrs& a) {
+    const Matrix x = input(g, 0);
+    const Dims axis{a.axis};
+    const Matrix y = spread(output(g), x.shape(), axis);
+    // A row of -inf has gradient 0.
+    const Matrix none = equal(y, full_like(y, -std::numeric_limits<f64>::infinity()));
+    return gradients({where(none, full_like(y, 0), spread(grad(g), x.shape(), axis) * exp(x - y))});
+  }
   static void samples(Samples& s) {
     row_samples(s, [](i64 axis) { return Attrs{axis, false}; });
     s.call({{{3, 4, 5}}}, Attrs{1, true});
@@ -334,6 +385,11 @@ struct Softmax {
     const Matrix e = exp(x - max(x, a.axis, true));
     return {(e * reciprocal(sum(e, a.axis, true))).tensor()};
   }
+  static std::vector<TensorRef> gradient(const Gradient& g, const Attrs& a) {
+    const Matrix y = output(g), weighted = grad(g) * y;
+    if (y.num_elements() == 0) return gradients({weighted});
+    return gradients({weighted - y * sum(weighted, a.axis, true)});
+  }
   static void samples(Samples& s) {
     row_samples(s, [](i64 axis) { return Attrs{axis}; });
     s.reject({{{3}, DType::I32}}, Attrs{0},
@@ -350,6 +406,11 @@ struct LogSoftmax {
     if (x.num_elements() == 0) return {copy(x).tensor()};
     const Matrix shifted = x - max(x, a.axis, true);
     return {(shifted - log(sum(exp(shifted), a.axis, true))).tensor()};
+  }
+  static std::vector<TensorRef> gradient(const Gradient& g, const Attrs& a) {
+    const Matrix y = output(g);
+    if (y.num_elements() == 0) return gradients({grad(g)});
+    return gradients({grad(g) - exp(y) * sum(grad(g), a.axis, true)});
   }
   static void samples(Samples& s) {
     row_samples(s, [](i64 axis) { return Attrs{axis}; });
@@ -375,6 +436,14 @@ struct Variance {
     for (i64 axis : a.axes) n *= x.shape()[static_cast<u32>(axis)];
     const Matrix d = x - mean(x, a.axes, true);
     return {(sum(d * d, a.axes, a.keepdims) / static_cast<f64>(n - a.correction)).tensor()};
+  }
+  static std::vector<TensorRef> gradient(const Gradient& g, const Attrs& a) {
+    const Matrix x = input(g, 0);
+    i64 n = 1;
+    for (i64 axis : a.axes) n *= x.shape()[static_cast<u32>(axis)];
+    const Matrix d = x - mean(x, a.axes, true);
+    return gradients(
+        {spread(grad(g), x.shape(), a.axes) * d * (2.0 / static_cast<f64>(n - a.correction))});
   }
   static void samples(Samples& s) {
     row_samples(s, [](i64 axis) { return Attrs{Dims{axis}, false, 0}; });
@@ -425,6 +494,20 @@ Matrix argmax(const Matrix& x, i64 axis, bool keepdims) {
 }
 Matrix argmin(const Matrix& x, i64 axis, bool keepdims) {
   return reduce<Kind::ArgMin>(x, axis, keepdims);
+}
+
+Matrix sum_to(const Matrix& x, const Shape& shape) {
+  if (x.shape() == shape) return x;
+  if (broadcast_shapes("sum_to", shape, x.shape()) != x.shape()) {
+    invalid("sum_to", "shape does not fit, got {} to {}, expected one that broadcasts to the first",
+            x.shape(), shape);
+  }
+  const u32 skip = x.rank() - shape.rank();
+  Dims axes;
+  for (u32 i = 0; i < x.rank(); ++i) {
+    if (i < skip || (shape[i - skip] == 1 && x.shape()[i] != 1)) axes.push_back(i);
+  }
+  return (axes.size() == 0 ? x : sum(x, axes)).reshape(shape);
 }
 
 Matrix variance(const Matrix& x, i64 axis, bool keepdims, i64 correction) {

@@ -12,6 +12,9 @@ namespace oa::matrix {
 Matrix sum(const Matrix& x);  // no elements: 0
 Matrix sum(const Matrix& x, i64 axis, bool keepdims = false);
 Matrix sum(const Matrix& x, const Dims& axes, bool keepdims = false);
+// Sums over the axes that a broadcast from `shape` to x's shape expands: the adjoint of
+// broadcast_to.
+Matrix sum_to(const Matrix& x, const Shape& shape);
 Matrix mean(const Matrix& x);  // floats; no elements: NaN
 Matrix mean(const Matrix& x, i64 axis, bool keepdims = false);
 Matrix mean(const Matrix& x, const Dims& axes, bool keepdims = false);

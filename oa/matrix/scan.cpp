@@ -223,6 +223,9 @@ struct Cumsum {
                  a.exclusive, a.reverse},
                 l.input(0), l.output());
   }
+  static std::vector<TensorRef> gradient(const Gradient& g, const Attrs& a) {
+    return gradients({record<Cumsum>({grad(g)}, {a.axis, a.exclusive, !a.reverse})});
+  }
   static void samples(Samples& s) {
     for (DType t : kAll) s.call({{{3, 37}, t}}, Attrs{1, false, false});
     s.call({{{37, 3}}}, Attrs{0, true, false});

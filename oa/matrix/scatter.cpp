@@ -63,6 +63,9 @@ struct ScatterAddRows {
     Sum{l, a.rows, count, a.rows * count > kSearch}.launch(p);
   }
 
+  static std::vector<TensorRef> gradient(const Gradient& g, const Attrs&) {
+    return gradients({{}, gather(grad(g), input(g, 0))});
+  }
   static void samples(Samples& s) {
     for (DType t : {DType::F32, DType::F64, DType::I32, DType::U32}) {
       s.call({{{9}, DType::I32, 0, 5}, {{9, 3}, t}}, Attrs{6});

@@ -85,6 +85,12 @@ struct SortRows {
     }
   }
 
+  // The elements that the kept positions came from.
+  static std::vector<TensorRef> gradient(const Gradient& g, const Attrs&) {
+    if (!g.grads[0]) return {{}};
+    return gradients({scatter_add_last_dim(g.inputs[0]->shape().back(), output(g, 1), grad(g))});
+  }
+
   static void samples(Samples& s) {
     for (DType t : kAll) s.call({{{3, 29}, t, -9, 9, true}}, Attrs{29, false});
     s.call({{{5, 7}, DType::F32, -2, 2, true}}, Attrs{3, true});

@@ -2,6 +2,7 @@
 
 #include "oa/kernel/math.h"
 #include "oa/matrix/all_ops.h"
+#include "oa/matrix/elementwise.h"
 #include "oa/matrix/record.h"
 #include "oa/matrix/sample_sets.h"
 
@@ -24,6 +25,17 @@ void reject_integers(Samples& s, std::string_view op, const Attrs& a) {
 
 using Function = Value (*)(const Value&);
 
+// Derivatives that are cheaper from the result than from the operand; null for the others.
+using FromResult = Matrix (*)(const Matrix& y);
+template <Function kFunction>
+constexpr FromResult kFromResult = nullptr;
+template <>
+constexpr FromResult kFromResult<kernel::exp> = [](const Matrix& y) { return y; };
+template <>
+constexpr FromResult kFromResult<kernel::tanh> = [](const Matrix& y) { return 1 + -square(y); };
+template <>
+constexpr FromResult kFromResult<kernel::sigmoid> = [](const Matrix& y) { return y - square(y); };
+
 template <Function kFunction, const char* kName, u32 kCost>
 struct OfFloat {
   static constexpr OpInfo kInfo{.name = kName, .kind = OpKind::Elementwise, .cost = kCost};
@@ -33,6 +45,11 @@ struct OfFloat {
     in.out(in.dtype(0), in.shape(0));
   }
   static Value emit(Emit& e, const Attrs&) { return kFunction(e.input(0)); }
+  static std::vector<TensorRef> gradient(const Gradient& g, const Attrs&)
+    requires(kFromResult<kFunction> != nullptr)
+  {
+    return gradients({grad(g) * kFromResult<kFunction>(output(g))});
+  }
   static void samples(Samples& s) {
     unary_samples(s, kFloats, Attrs{}, -5, 5);
     s.call({{{300}, DType::F32, 0, 40}}, Attrs{});

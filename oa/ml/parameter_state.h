@@ -1,0 +1,29 @@
+// The inside of a Parameter, for the tape.
+#pragma once
+
+#include "oa/graph/gradient.h"
+#include "oa/ml/parameter.h"
+
+namespace oa::ml {
+
+struct Parameter::State final : graph::LeafOwner {
+  State(std::string n, const Matrix& d) : name(std::move(n)), data(d) {
+    data.tensor()->owner = this;
+  }
+  ~State() override { data.tensor()->owner = nullptr; }
+  std::string name;
+  Matrix data;
+  std::optional<Matrix> gradient;
+};
+
+// Parameters from the values that hold their elements.
+class TapeAccess {
+ public:
+  static Parameter parameter_of(graph::LeafOwner* owner) {
+    Parameter p;
+    p.state_ = Ref(owner);
+    return p;
+  }
+};
+
+}  // namespace oa::ml
