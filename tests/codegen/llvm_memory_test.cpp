@@ -262,6 +262,38 @@ TEST(LlvmMemory, ComponentVectors) {
   }
 }
 
+// Every lane loads four neighbours from a row of its own: nothing beside the rows is touched.
+TEST(LlvmMemory, ComponentVectorsOfRows) {
+  for (const CpuTarget& target : targets()) {
+    for (const u32 width : {1u, 2u, 4u, 8u, 16u, 32u}) {
+      for (const i32 stride : {-8, 4, 12, 20, 64}) {
+        for (const Scalar s : {Scalar::U8, Scalar::F16, Scalar::F32, Scalar::I64}) {
+          const u32 far = static_cast<u32>(std::abs(stride));
+          const Kernel k = traced(width, [&] {
+            const Buffer x = param_buffer(s), y = param_buffer(s);
+            const U32 row = lane() * U32(far);
+            const Value v = x.load(stride < 0 ? U32((width - 1) * far) - row : row, 4);
+            for (u32 c = 0; c < 4; ++c) y.store(U32(c * width) + lane(), extract(v, c));
+          });
+          const u32 count = (width - 1) * far + 4;
+          for (const bool at_end : {false, true}) {
+            const Guarded in(count * size_bytes(s), at_end), out(4 * width * size_bytes(s));
+            for (u32 i = 0; i < count; ++i) put(s, in.as<void>(), i, sample(s, i));
+            run_on(target, k, 1, {word(in.as<void>()), word(out.as<void>())});
+            for (u32 l = 0; l < width; ++l) {
+              const u32 first = (stride < 0 ? width - 1 - l : l) * far;
+              for (u32 c = 0; c < 4; ++c) {
+                ASSERT_EQ(get(s, out.as<void>(), c * width + l), sample(s, first + c))
+                    << name(s) << " " << width << " " << stride << " " << l << " " << c;
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(LlvmMemory, ContiguousComponentVectorsUnderMasks) {
   for (const CpuTarget& target : targets()) {
     for (const u32 lanes : {2u, 4u}) {

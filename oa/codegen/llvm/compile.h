@@ -28,7 +28,7 @@ struct CpuTarget {
 };
 
 // Part of the key of cached objects: counts changes of the lowering.
-inline constexpr u32 kLoweringVersion = 3;
+inline constexpr u32 kLoweringVersion = 4;
 
 // Workgroup memory that a kernel may use here.
 inline constexpr u64 kMaxSharedBytes = 256 * 1024;

@@ -116,6 +116,7 @@ class Lowering {
   void load(ValueId id);
   void store(ValueId id);
   void load_strided(ValueId id, const Access& a);
+  void load_rows(ValueId id, const Access& a);
   void gather(ValueId id, const Access& a);
   void store_contiguous(const Instr& instr, const Access& a, ValueId value);
   void scatter(const Access& a, ValueId value);

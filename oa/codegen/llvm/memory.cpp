@@ -57,7 +57,54 @@ void Lowering::load(ValueId id) {
     return;
   }
   if (a.lanes == 1 && !mask_ && index.stride >= 2 && index.stride <= 4) return load_strided(id, a);
+  if (a.lanes == 4 && is_spread(a) && width_ >= 4) return load_rows(id, a);
   gather(id, a);
+}
+
+// Four consecutive elements per lane, the lanes at a constant distance: one short vector per lane,
+// transposed in blocks of four lanes by four elements.
+void Lowering::load_rows(ValueId id, const Access& a) {
+  const u32 size = size_bytes(a.elem);
+  const LlvmType row = Builder::vector(b_.memory_type(a.elem), 4);
+  std::vector<u32> order;
+  const auto ordered = [&](u32 n, const auto& place) {
+    order.clear();
+    for (u32 i = 0; i < n; ++i) order.push_back(place(i));
+    return std::span<const u32>(order);
+  };
+  // quarter[j]: the rows of lanes j, j + 4, j + 8, ... one behind the other
+  std::vector<LlvmValue> quarter;
+  for (u32 j = 0; j < 4; ++j) {
+    std::vector<LlvmValue> level;
+    for (u32 l = j; l < width_; l += 4) {
+      level.push_back(b_.load(row, spread_pointer(a, l, 0), size));
+    }
+    for (u32 n = 4; level.size() > 1; n *= 2) {
+      std::vector<LlvmValue> next;
+      for (size_t i = 0; i < level.size(); i += 2) {
+        next.push_back(b_.shuffle(level[i], level[i + 1], ordered(2 * n, [](u32 k) { return k; })));
+      }
+      level = std::move(next);
+    }
+    quarter.push_back(level[0]);
+  }
+  // Element e of block i of two vectors, for elements first and first + 1 in turn.
+  const auto interleave = [&](LlvmValue x, LlvmValue y, u32 first) {
+    return b_.shuffle(x, y, ordered(width_, [&](u32 k) {
+                        return k / 4 * 4 + first + k % 4 / 2 + k % 2 * width_;
+                      }));
+  };
+  const auto join = [&](LlvmValue x, LlvmValue y, u32 first) {
+    return b_.shuffle(x, y, ordered(width_, [&](u32 k) {
+                        return k / 4 * 4 + first + k % 2 + k % 4 / 2 * width_;
+                      }));
+  };
+  for (u32 half = 0; half < 2; ++half) {
+    const LlvmValue even = interleave(quarter[0], quarter[1], 2 * half);
+    const LlvmValue odd = interleave(quarter[2], quarter[3], 2 * half);
+    set(id, 2 * half, from_memory(a.elem, join(even, odd, 0)));
+    set(id, 2 * half + 1, from_memory(a.elem, join(even, odd, 2)));
+  }
 }
 
 // Elements base, base + s, ... as s whole vectors. The last one is shifted back so that nothing

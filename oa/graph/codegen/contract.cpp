@@ -16,7 +16,7 @@ using kernel::Value;
 
 namespace {
 
-constexpr u32 kRow = 0, kColumn = 1, kDepth = 2;
+constexpr u32 kRow = 0, kColumn = 1, kDepth = 2, kBatch = 3;
 constexpr u32 kGeneralRows = 4;  // rows of C per workgroup of the general kernel
 
 }  // namespace
@@ -40,6 +40,9 @@ ContractNest::ContractNest(const LowerInput& in)
   std::vector<u32> roles(domain.rank(), kRow);
   roles[domain.rank() - 2] = kColumn;
   roles[domain.rank() - 1] = kDepth;
+  for (u32 i = 0; in.target.is_cpu() && i + 3 < domain.rank(); ++i) {
+    if (!repeats_b(i)) roles[i] = kBatch;
+  }
   evaluator_.set_bound({{product_, 0}});
   nest_ = make_nest(evaluator_, in.target, domain, roles, [&](Point& p) {
     operand(0, p);
@@ -48,10 +51,35 @@ ContractNest::ContractNest(const LowerInput& in)
   });
   for (size_t i = 0; i < nest_.extent.size(); ++i) {
     const u32 role = nest_.loop_role[i];
-    (role == kRow ? row_loops_ : role == kColumn ? column_loops_ : depth_loops_).push_back(i);
-    if (role == kRow) rows_ *= nest_.extent[i];
-    if (role == kColumn) columns_ *= nest_.extent[i];
+    if (role == kColumn) {
+      column_loops_.push_back(i);
+      columns_ *= nest_.extent[i];
+    } else if (role == kDepth) {
+      depth_loops_.push_back(i);
+    } else {
+      row_loops_.push_back(i);
+      rows_ *= nest_.extent[i];
+      (role == kBatch ? batch_loops_ : shared_row_loops_).push_back(i);
+      if (role == kBatch) batches_ *= nest_.extent[i];
+    }
   }
+}
+
+// Whether operand B is the same along batch axis `axis` of the product.
+bool ContractNest::repeats_b(u32 axis) const {
+  const Shape& b = in_.graph.spec(in_.graph.nodes[product_].inputs[1]).shape;
+  const u32 missing = in_.group.domain.rank() - b.rank();
+  return axis < missing || b[axis - missing] == 1;
+}
+
+const std::vector<size_t>& ContractNest::loops(Axis axis) const {
+  switch (axis) {
+    case Axis::Batch: return batch_loops_;
+    case Axis::Row: return shared_row_loops_;
+    case Axis::Column: return column_loops_;
+    case Axis::Depth: break;
+  }
+  return depth_loops_;
 }
 
 bool ContractNest::member(Operand o) const {
@@ -84,27 +112,6 @@ AffineMap ContractNest::operand_map(u32 i) const {
   map.axes.push_back(swap ? second : first);
   map.axes.push_back(swap ? first : second);
   return map;
-}
-
-std::optional<i64> ContractNest::stride(u32 i, Axis axis) const {
-  // The operand's one load is found among the needs by its buffer.
-  const Operand base = resolve_reshapes(in_.graph, in_.graph.nodes[product_].inputs[i]);
-  const auto& loops = axis == Axis::Row      ? row_loops_
-                      : axis == Axis::Column ? column_loops_
-                                             : depth_loops_;
-  Operand o = base;
-  while (!o.is_leaf() && !in_.is_stored(o)) {
-    if (in_.graph.nodes[o.node].op->info.kind != OpKind::Movement) return std::nullopt;
-    o = in_.graph.nodes[o.node].inputs[0];
-  }
-  std::optional<i64> result;
-  for (const auto& [from, position] : nest_.needs.loads) {
-    if (from != o) continue;
-    if (!position || result) return result;  // read in several ways: the first is the operand
-    const AffineExpr over = evaluator_.over_loops(*position);
-    result = over.coef[loops.back()];
-  }
-  return result;
 }
 
 std::optional<ContractNest::Direct> ContractNest::direct(u32 i) const {
@@ -209,6 +216,56 @@ Point ContractNest::point(const Value& row, const Value& column, const Value& de
   set(column_loops_, column, p.coords);
   set(depth_loops_, depth, p.coords);
   return p;
+}
+
+Point ContractNest::gang(const Place& at, Axis lanes) const {
+  Point p;
+  p.coords.resize(nest_.extent.size());
+  for (const auto& [axis, flat] : {std::pair(Axis::Batch, &at.batch), std::pair(Axis::Row, &at.row),
+                                   std::pair(Axis::Column, &at.column)}) {
+    const Value lane = as_index(kernel::lane());
+    if (axis != lanes) {
+      set(loops(axis), *flat, p.coords);
+    } else if (is_straight(axis, kernel::width())) {
+      set(loops(axis), *flat, p.coords);
+      Value& inner = p.coords[loops(axis).back()];
+      inner = inner + lane;
+    } else {
+      set(loops(axis), *flat + lane, p.coords);
+    }
+  }
+  for (size_t i = 0; i < depth_loops_.size(); ++i) p.coords[depth_loops_[i]] = at.depth[i];
+  return p;
+}
+
+bool ContractNest::is_straight(Axis axis, u32 width) const {
+  const std::vector<size_t>& l = loops(axis);
+  return l.size() == 1 || nest_.extent[l.back()] % width == 0;
+}
+
+std::vector<Value> ContractNest::depth_at(const Value& number) const {
+  std::vector<Value> coords(nest_.extent.size()), depth;
+  set(depth_loops_, number, coords);
+  for (size_t l : depth_loops_) depth.push_back(coords[l]);
+  return depth;
+}
+
+void ContractNest::each_depth(const Value& begin, const Value& end, i64 stride,
+                              const DepthBody& body) const {
+  std::vector<Value> coords;
+  const std::function<void(const Value&)> nest = [&](const Value& outer) {
+    const size_t level = coords.size();
+    const bool last = level + 1 == depth_loops_.size();
+    const i64 extent = nest_.extent[depth_loops_[level]];
+    kernel::For(level == 0 ? begin : index(0), level == 0 ? end : index(extent),
+                index(last ? stride : 1), [&](const Value& i) {
+                  const Value number = level == 0 ? i : outer * index(extent) + i;
+                  coords.push_back(i);
+                  last ? body(coords, number) : nest(number);
+                  coords.pop_back();
+                });
+  };
+  if (k_ > 0) nest(index(0));
 }
 
 Value ContractNest::operand(u32 i, Point& p) {

@@ -12,16 +12,17 @@ class ContractNest {
 
   // Number of values of [batch.., m], n and k.
   i64 rows() const { return rows_; }
+  // On the CPU the rows are batches times rows of a batch: those that share operand B. A batch axis
+  // along which B repeats counts among the rows.
+  i64 batches() const { return batches_; }
+  i64 shared_rows() const { return rows_ / batches_; }
   i64 columns() const { return columns_; }
   i64 depth() const { return k_; }
   kernel::Scalar accumulator() const { return acc_; }  // F32, F64 or an integer
   const Nest& nest() const { return nest_; }
   const LowerInput& in() const { return in_; }
 
-  // Distance in elements between neighbours of operand `i` along n (for B), m (for A) or k; nothing
-  // if the operand is computed from more than one load.
-  enum class Axis : u8 { Row, Column, Depth };
-  std::optional<i64> stride(u32 i, Axis axis) const;
+  enum class Axis : u8 { Batch, Row, Column, Depth };
 
   // An operand that lies in memory as it is: which memory, and the element read at a point.
   struct Direct {
@@ -56,6 +57,26 @@ class ContractNest {
   Point point(const kernel::Value& row, const kernel::Value& column,
               const kernel::Value& depth) const;
 
+  // On the CPU: a gang of neighbours along `lanes`, from a uniform position of a batch on. The
+  // other positions are as given.
+  struct Place {
+    kernel::Value batch, row, column;
+    std::vector<kernel::Value> depth;  // a coordinate per loop axis
+  };
+  Point gang(const Place& at, Axis lanes) const;
+  std::vector<kernel::Value> depth_at(const kernel::Value& number) const;
+  // Whether the coordinates of such a gang advance by one from lane to lane.
+  bool is_straight(Axis axis, u32 width) const;
+  // Loops over k: over steps [begin, end) of its outermost loop axis, and all of the others; the
+  // innermost one in strides of `stride`. The body gets the coordinates and the number of the step.
+  size_t depth_loops() const { return depth_loops_.size(); }
+  i64 outer_depth() const { return nest_.extent[depth_loops_.front()]; }
+  i64 inner_depth() const { return nest_.extent[depth_loops_.back()]; }
+  using DepthBody =
+      std::function<void(const std::vector<kernel::Value>& depth, const kernel::Value& number)>;
+  void each_depth(const kernel::Value& begin, const kernel::Value& end, i64 stride,
+                  const DepthBody& body) const;
+
   // One element of operand `i` in the accumulator's type.
   kernel::Value operand(u32 i, Point& p);
   // Stores the group's outputs at the point, given the product there.
@@ -65,9 +86,8 @@ class ContractNest {
 
  private:
   bool member(Operand o) const;
-  const std::vector<size_t>& loops(Axis axis) const {
-    return axis == Axis::Row ? row_loops_ : axis == Axis::Column ? column_loops_ : depth_loops_;
-  }
+  const std::vector<size_t>& loops(Axis axis) const;
+  bool repeats_b(u32 axis) const;
   AffineMap domain_map() const;
   AffineMap operand_map(u32 i) const;
   std::vector<kernel::Value> epilogue(Point& p, const kernel::Value& product);
@@ -78,10 +98,11 @@ class ContractNest {
   Evaluator evaluator_;
   u32 product_ = 0;
   ContractSpec spec_;
-  i64 rows_ = 1, columns_ = 1, k_ = 0;
+  i64 rows_ = 1, columns_ = 1, k_ = 0, batches_ = 1;
   kernel::Scalar acc_ = kernel::Scalar::F32;
   Nest nest_;
   std::vector<size_t> row_loops_, column_loops_, depth_loops_;
+  std::vector<size_t> batch_loops_, shared_row_loops_;  // the row loops apart, on the CPU
   std::vector<kernel::Buffer> outputs_;
   kernel::Value position_;
 };

@@ -1,30 +1,30 @@
 // Products on the CPU: a register tile of some rows and some gangs of C, over operands that are
 // packed where reading them as they lie would be slow.
 //
-// Packed B is [panel][k][columns of the panel], zero past the last column, so that the inner loop
-// reads consecutive gangs and needs no mask. Packed A is [band][k][rows of the band], so that the
-// rows of a tile share cache lines.
-#include <algorithm>
+// An operand is packed by the workgroup that needs it, into its own memory, where that costs little
+// beside the product: small matrices of a batch, and rows of A that are computed on the way (casts,
+// scalings, masks). Else a launch packs it for all: B as [panel][k][columns of the panel], A as
+// [band][k][rows of the band]. A panel is the columns of a tile, a band its rows. Packed columns
+// past the last one are 0, so the inner loop needs no mask.
+//
+// Where a product has few tiles and a long sum, the sum is cut into slices that depend on nothing
+// but the shape; a second launch adds them in order.
+#include "oa/graph/codegen/contract_cpu.h"
 
-#include "oa/graph/codegen/contract.h"
+#include <algorithm>
 
 namespace oa::graph {
 namespace {
 
 using kernel::Buffer;
 using kernel::Value;
-
-struct Tile {
-  u32 rows;
-  u32 gangs;  // along n
-};
+using Axis = ContractNest::Axis;
 
 // What a tile gets done of what its instructions could: the share of rows and columns that exist,
 // and how well its loads hide behind its multiplications.
-f64 efficiency(const Tile& t, i64 rows, i64 columns, u32 width, u32 registers) {
-  const u32 per_gang = 1;
-  if (t.rows * t.gangs * per_gang + t.gangs + 1 > registers) return 0;
-  const i64 wide = t.gangs * width;
+f64 efficiency(const CpuTiling& t, i64 rows, i64 columns, u32 registers) {
+  if (t.rows * t.gangs + t.gangs + 1 > registers) return 0;
+  const i64 wide = t.panel_columns();
   const f64 used =
       static_cast<f64>(rows * columns) /
       static_cast<f64>(ceil_div(rows, t.rows) * t.rows * ceil_div(columns, wide) * wide);
@@ -35,236 +35,325 @@ f64 efficiency(const Tile& t, i64 rows, i64 columns, u32 width, u32 registers) {
   return used * latency * slots;
 }
 
-Tile choose_tile(const ContractNest& c) {
+void choose_tile(const ContractNest& c, CpuTiling& best) {
   const kernel::Target& target = c.in().target;
   const u32 bytes = kernel::size_bytes(c.accumulator());
-  const u32 vectors = std::max(1u, target.width * bytes / target.vector_bytes);
-  const u32 registers = target.vector_registers / vectors;
-  Tile best{1, 1};
   f64 best_score = 0;
-  for (u32 gangs = 1; gangs <= 4; ++gangs) {
-    for (u32 rows = 1; rows <= 16; ++rows) {
-      const Tile t{rows, gangs};
-      const f64 score = efficiency(t, c.rows(), c.columns(), target.width, registers);
-      if (score > best_score * 1.001) {
-        best = t;
-        best_score = score;
+  for (u32 width = target.width; width >= 4; width /= 2) {
+    const u32 vectors = std::max(1u, width * bytes / target.vector_bytes);
+    // Half a vector may cost as much as a whole one; the fewer lanes, the more instructions.
+    f64 worth = width == target.width ? 1.0 : 0.95;
+    if (width * bytes < target.vector_bytes) {
+      worth = width * bytes * 2 >= target.vector_bytes ? 0.85 : 0.45;
+    }
+    if (!c.is_straight(Axis::Column, width)) worth *= 0.4;
+    for (u32 gangs = 1; gangs <= 4; ++gangs) {
+      for (u32 rows = 1; rows <= 16; ++rows) {
+        CpuTiling t = best;
+        t.width = width;
+        t.rows = rows;
+        t.gangs = gangs;
+        const f64 score =
+            worth * efficiency(t, c.shared_rows(), c.columns(), target.vector_registers / vectors);
+        if (score > best_score * 1.001) {
+          best = t;
+          best_score = score;
+        }
       }
     }
   }
-  return best;
+}
+
+// Bytes that a workgroup may fill with an operand: some of the second cache.
+i64 task_bytes(const ContractNest& c, u32 operand) {
+  return std::min<i64>(operand == 0 ? 64 << 10 : 128 << 10, c.in().target.shared_bytes / 2);
+}
+
+i64 round_up(i64 x, i64 to) { return ceil_div(x, to) * to; }
+
+CpuTiling make_tiling(const ContractNest& c) {
+  CpuTiling t;
+  choose_tile(c, t);
+  t.panels = ceil_div(c.columns(), t.panel_columns());
+  t.bands = ceil_div(c.shared_rows(), t.rows);
+  const i64 depth = c.depth(), element = kernel::size_bytes(c.accumulator());
+  const f64 flops = 2.0 * static_cast<f64>(c.rows()) * static_cast<f64>(c.columns() * depth);
+  const auto a = c.direct(0), b = c.direct(1);
+  const auto narrow = [&](const ContractNest::Direct& d) {
+    return kernel::size_bytes(c.element(d)) < element;
+  };
+  t.b_stride =
+      round_up(c.columns(), t.panel_columns()) + t.width;  // rows begin in other cache sets
+  {
+    const bool ragged = c.columns() % t.panel_columns() != 0;
+    bool pack =
+        !b || ragged || c.step(*b, Axis::Column) != 1 || !c.is_straight(Axis::Column, t.width);
+    // Rows of B far apart cost a page each: worth a copy once several bands read them.
+    pack = pack || (t.bands >= 8 && depth >= 64 && std::abs(c.step(*b, Axis::Depth)) > 1024);
+    pack = pack || (t.bands >= 4 && narrow(*b));
+    const bool small = c.batches() > 1 || flops < 3e5;
+    if (pack) {
+      t.b = small && depth * t.b_stride * element <= task_bytes(c, 1) ? Site::Task : Site::Launch;
+    }
+  }
+  {
+    // Rows of A are read as they lie: k beside k, or rows of a band side by side. Only where every
+    // step of k is a page of its own, and the pages are too many to remember, a copy pays.
+    const i64 bytes = c.rows() * depth * element;
+    const bool far = a && c.step(*a, Axis::Depth) != 1 && bytes > (8 << 20);
+    if (!a || narrow(*a) || far) {
+      const bool fits = round_up(t.rows, t.width) * depth * element <= task_bytes(c, 0);
+      t.a = fits && !far ? Site::Task : Site::Launch;
+    }
+  }
+  // A workgroup runs for some ten microseconds, and there are several for every thread.
+  t.task_panels = t.a == Site::Task || t.b == Site::Task ? t.panels : 1;
+  const f64 band_flops = 2.0 * t.rows * static_cast<f64>(t.task_panels * t.panel_columns() * depth);
+  t.task_bands = std::clamp<i64>(static_cast<i64>(1e6 / std::max(band_flops, 1.0)), 1, t.bands);
+  if (t.b == Site::Task) {
+    // Every workgroup of a batch packs B again.
+    t.task_bands = std::clamp(std::max(t.task_bands, ceil_div(128, t.rows)), i64{1}, t.bands);
+  }
+  const i64 fewest = t.b == Site::Task   ? std::min(t.bands, ceil_div(64, t.rows))
+                     : t.a == Site::Task ? std::min(t.bands, ceil_div(t.width, t.rows))
+                                         : 1;
+  const i64 wanted = 8 * c.in().target.threads;
+  const auto tasks = [&] {
+    return c.batches() * t.panels / t.task_panels * ceil_div(t.bands, t.task_bands);
+  };
+  while (t.task_bands > fewest && tasks() < wanted) t.task_bands = (t.task_bands + 1) / 2;
+  if (t.a == Site::Task) {
+    const auto bytes = [&] { return round_up(t.task_bands * t.rows, t.width) * depth * element; };
+    while (t.task_bands > 1 && bytes() > task_bytes(c, 0)) t.task_bands = (t.task_bands + 1) / 2;
+  }
+  t.a_stride = round_up(t.task_bands * t.rows, t.width);
+  // Slices of the sum, by the shape alone.
+  const i64 tiles = c.batches() * t.panels * t.bands;
+  if (tiles < 16) {
+    const i64 enough = std::min(
+        {ceil_div(16, tiles), static_cast<i64>(flops / 3e5), depth / 128, c.outer_depth()});
+    t.slices = std::max<i64>(1, enough);
+  }
+  return t;
 }
 
 class TiledContract {
  public:
-  TiledContract(ContractNest& c, Tile tile) : c_(c), tile_(tile) {
-    const u32 width = c.in().target.width;
-    columns_per_panel_ = static_cast<i64>(tile.gangs) * width;
-    panels_ = ceil_div(c.columns(), columns_per_panel_);
-    bands_ = ceil_div(c.rows(), tile.rows);
-    const auto n_stride = c.stride(1, ContractNest::Axis::Column);
-    const auto k_stride = c.stride(1, ContractNest::Axis::Depth);
-    const auto a_stride = c.stride(0, ContractNest::Axis::Depth);
-    const bool ragged = c.columns() % columns_per_panel_ != 0;
-    // Rows of B far apart cost a page each: worth a copy once several bands read them.
-    const bool far = k_stride && std::abs(*k_stride) > 1024 && bands_ >= 8 && c.depth() >= 64;
-    pack_b_ = n_stride != 1 || ragged || far;
-    // Rows of A are read as they lie: k beside k, or rows of a band side by side. Only where every
-    // step of k is a page of its own, and the pages are too many to remember, a copy pays.
-    const i64 a_bytes = c.rows() * c.depth() * kernel::size_bytes(c.accumulator());
-    pack_a_ = a_stride != 1 && a_bytes > (8 << 20);
-  }
+  TiledContract(ContractNest& c, const CpuTiling& tiling) : c_(c), t_(tiling) {}
 
   void lower(Launches& out) {
     std::vector<ArgRef> packed;
-    if (pack_b_) packed.push_back(ArgRef::temporary(pack(out, 1)));
-    if (pack_a_) packed.push_back(ArgRef::temporary(pack(out, 0)));
-    // A workgroup takes one panel and so many bands that it runs for some ten microseconds.
-    const f64 band_flops = 2.0 * tile_.rows * static_cast<f64>(columns_per_panel_ * c_.depth());
-    i64 bands = std::clamp<i64>(static_cast<i64>(1e6 / std::max(band_flops, 1.0)), 1, bands_);
-    const i64 wanted = 8 * c_.in().target.threads;
-    while (bands > 1 && panels_ * ceil_div(bands_, bands) < wanted) bands = (bands + 1) / 2;
-    const i64 blocks = ceil_div(bands_, bands);
+    if (t_.b == Site::Launch) packed.push_back(ArgRef::temporary(pack_contract(c_, t_, 1, out)));
+    if (t_.a == Site::Launch) packed.push_back(ArgRef::temporary(pack_contract(c_, t_, 0, out)));
+    const i64 blocks = ceil_div(t_.bands, t_.task_bands);
+    const i64 panel_groups = t_.panels / t_.task_panels;
 
     Launch launch = c_.make_launch();
     for (const ArgRef& a : packed) launch.args.push_back(a);
-    launch.groups = group_count(c_.in(), panels_ * blocks);
-    launch.kernel = kernel::trace("contract_tiles", c_.in().target, c_.in().target.width, [&] {
+    u32 partial = 0;
+    if (t_.slices > 1) {
+      partial = out.add_temp(static_cast<u64>(t_.slices * c_.rows() * partial_columns()) *
+                             kernel::size_bytes(c_.accumulator()));
+      launch.label += " (slices)";
+      for (ArgRef& arg : launch.args) arg.write = false;
+      launch.args.push_back(ArgRef::temporary(partial, true));
+    }
+    launch.groups = group_count(c_.in(), t_.slices * c_.batches() * panel_groups * blocks);
+    launch.kernel = kernel::trace("contract_tiles", c_.in().target, t_.width, [&] {
       c_.declare();
-      std::optional<Buffer> b, a;
-      if (pack_b_) b = kernel::param_buffer(c_.accumulator());
-      if (pack_a_) a = kernel::param_buffer(c_.accumulator());
-      const Value group = c_.as_index(kernel::group());
-      const Value panel = group / c_.index(blocks);
-      const Value first = group % c_.index(blocks) * c_.index(bands);
-      const Value last = bands_ % bands == 0
-                             ? first + c_.index(bands)
-                             : kernel::min(first + c_.index(bands), c_.index(bands_));
-      kernel::For(first, last, c_.index(1),
-                  [&](const Value& band) { run_tile(band, panel, a, b); });
+      b_ = a_ = partial_ = std::nullopt;
+      if (t_.b == Site::Launch) b_ = kernel::param_buffer(c_.accumulator());
+      if (t_.a == Site::Launch) a_ = kernel::param_buffer(c_.accumulator());
+      if (t_.slices > 1) partial_ = kernel::param_buffer(c_.accumulator());
+      Value group = c_.as_index(kernel::group());
+      const auto take = [&](i64 count) {
+        if (count == 1) return c_.index(0);
+        const Value v = group % c_.index(count);
+        group = group / c_.index(count);
+        return v;
+      };
+      const Value block = take(blocks), panel = take(panel_groups), batch = take(c_.batches());
+      run_task(batch, panel, block, take(t_.slices));
     });
     out.list.push_back(std::move(launch));
+    if (t_.slices > 1) add_slices(out, partial);
   }
 
  private:
-  u32 width() const { return c_.in().target.width; }
+  i64 partial_columns() const { return t_.panels * t_.panel_columns(); }
+
+  void run_task(const Value& batch, const Value& panel_group, const Value& block,
+                const Value& slice) {
+    const Value first = block * c_.index(t_.task_bands);
+    const Value last = t_.bands % t_.task_bands == 0
+                           ? first + c_.index(t_.task_bands)
+                           : kernel::min(first + c_.index(t_.task_bands), c_.index(t_.bands));
+    const i64 outer = c_.outer_depth(), per_slice = ceil_div(outer, t_.slices);
+    slice_ = slice;
+    k_begin_ = slice * c_.index(per_slice);
+    k_end_ = t_.slices == 1 ? c_.index(outer)
+                            : kernel::min(k_begin_ + c_.index(per_slice), c_.index(outer));
+    a_cells_ = b_cells_ = std::nullopt;
+    const auto cells = [&](i64 stride) {
+      return kernel::Shared(c_.accumulator(), static_cast<u32>(stride * c_.depth()));
+    };
+    const PackRange k_range{k_begin_, k_end_};
+    if (t_.b == Site::Task) {
+      b_cells_ = cells(t_.b_stride);
+      pack_columns(c_, t_, *b_cells_, batch, k_range);
+    }
+    if (t_.a == Site::Task) {
+      a_cells_ = cells(t_.a_stride);
+      const Value begin = first * c_.index(t_.rows);
+      const Value end = kernel::min(last * c_.index(t_.rows), c_.index(c_.shared_rows()));
+      // A block of few rows starts earlier, so that it fills a gang.
+      const i64 latest = std::max<i64>(0, c_.shared_rows() - t_.width);
+      block_row_ = t_.bands == t_.task_bands ? c_.index(0) : kernel::min(begin, c_.index(latest));
+      pack_rows(c_, t_, *a_cells_, batch, block_row_, end, k_range);
+    }
+    if (a_cells_ || b_cells_) kernel::barrier();
+    const auto bands = [&](const Value& panel) {
+      if (t_.task_bands == 1) {
+        run_tile(batch, first, panel);
+      } else {
+        kernel::For(first, last, c_.index(1),
+                    [&](const Value& band) { run_tile(batch, band, panel); });
+      }
+    };
+    if (t_.task_panels == 1) {
+      bands(panel_group);
+    } else {
+      kernel::For(c_.index(0), c_.index(t_.panels), c_.index(1), bands);
+    }
+  }
 
   // The rows of a band; a row past the end repeats the last one.
   Value row(const Value& band, u32 i) const {
-    const Value r = band * c_.index(tile_.rows) + c_.index(i);
-    return c_.rows() % tile_.rows == 0 ? r : kernel::min(r, c_.index(c_.rows() - 1));
-  }
-  Value column(const Value& panel, u32 gang) const {
-    return panel * c_.index(columns_per_panel_) + c_.index(gang * width()) +
-           c_.as_index(kernel::lane());
+    const Value r = band * c_.index(t_.rows) + c_.index(i);
+    return c_.shared_rows() % t_.rows == 0 ? r : kernel::min(r, c_.index(c_.shared_rows() - 1));
   }
 
-  void run_tile(const Value& band, const Value& panel, const std::optional<Buffer>& a,
-                const std::optional<Buffer>& b) {
-    std::vector<std::vector<kernel::VarValue>> sums(tile_.rows);
+  void run_tile(const Value& batch, const Value& band, const Value& panel) {
+    std::vector<std::vector<kernel::VarValue>> sums(t_.rows);
     for (auto& of_row : sums) {
-      for (u32 j = 0; j < tile_.gangs; ++j)
-        of_row.emplace_back(kernel::literal(c_.accumulator(), 0));
+      for (u32 j = 0; j < t_.gangs; ++j) of_row.emplace_back(kernel::literal(c_.accumulator(), 0));
     }
-    std::vector<Value> rows;
-    for (u32 i = 0; i < tile_.rows; ++i) rows.push_back(row(band, i));
+    std::vector<Value> rows, columns;
+    for (u32 i = 0; i < t_.rows; ++i) rows.push_back(row(band, i));
+    for (u32 j = 0; j < t_.gangs; ++j) {
+      columns.push_back(panel * c_.index(t_.panel_columns()) + c_.index(j * t_.width));
+    }
     const Value lane = c_.as_index(kernel::lane());
-    const Value a_base = band * c_.index(c_.depth() * tile_.rows);
-    const Value b_base = panel * c_.index(c_.depth() * columns_per_panel_);
-    kernel::For(c_.index(0), c_.index(c_.depth()), c_.index(1), [&](const Value& k) {
+    const auto base = [&](i64 count, const Value& at, i64 across) {
+      return (batch * c_.index(count) + at) * c_.index(c_.depth() * across);
+    };
+    const Value a_base = base(t_.bands, band, t_.rows);
+    const Value b_base = base(t_.panels, panel, t_.panel_columns());
+    c_.each_depth(k_begin_, k_end_, 1, [&](const std::vector<Value>& depth, const Value& k) {
       std::vector<Value> right;
-      for (u32 j = 0; j < tile_.gangs; ++j) {
-        if (b) {
+      for (u32 j = 0; j < t_.gangs; ++j) {
+        if (b_) {
           right.push_back(
-              b->load(b_base + k * c_.index(columns_per_panel_) + c_.index(j * width()) + lane));
+              b_->load(b_base + k * c_.index(t_.panel_columns()) + c_.index(j * t_.width) + lane));
+        } else if (b_cells_) {
+          right.push_back(b_cells_->load(k * c_.index(t_.b_stride) + columns[j] + lane));
         } else {
-          Point p = c_.point(rows[0], column(panel, j), k);
+          Point p = c_.gang({batch, rows[0], columns[j], depth}, Axis::Column);
           right.push_back(c_.operand(1, p));
         }
       }
-      for (u32 i = 0; i < tile_.rows; ++i) {
+      for (u32 i = 0; i < t_.rows; ++i) {
         Value left;
-        if (a) {
-          left = a->load(a_base + k * c_.index(tile_.rows) + c_.index(i));
+        if (a_) {
+          left = a_->load(a_base + k * c_.index(t_.rows) + c_.index(i));
+        } else if (a_cells_) {
+          left = a_cells_->load(k * c_.index(t_.a_stride) + (rows[i] - block_row_));
         } else {
-          Point p = c_.point(rows[i], column(panel, 0), k);
+          Point p = c_.gang({batch, rows[i], columns[0], depth}, Axis::Column);
           left = c_.operand(0, p);
         }
-        for (u32 j = 0; j < tile_.gangs; ++j) {
+        for (u32 j = 0; j < t_.gangs; ++j) {
           sums[i][j].set(c_.multiply_add(left, right[j], sums[i][j].get()));
         }
       }
     });
-    for (u32 j = 0; j < tile_.gangs; ++j) {
-      const Value n = column(panel, j);
-      const auto store = [&] {
-        for (u32 i = 0; i < tile_.rows; ++i) {
-          Point p = c_.point(rows[i], n, c_.index(0));
-          c_.store(p, sums[i][j].get());
+    for (u32 j = 0; j < t_.gangs; ++j) {
+      if (partial_) {
+        for (u32 i = 0; i < t_.rows; ++i) {
+          const Value r = batch * c_.index(c_.shared_rows()) + rows[i];
+          partial_->store(
+              (slice_ * c_.index(c_.rows()) + r) * c_.index(partial_columns()) + columns[j] + lane,
+              sums[i][j].get());
         }
-      };
-      if (c_.columns() % columns_per_panel_ == 0) {
-        store();
-      } else {
-        kernel::If(kernel::Bool(n < c_.index(c_.columns())), store);
+        continue;
       }
+      only_columns(columns[j], partial_columns(), [&] {
+        for (u32 i = 0; i < t_.rows; ++i) store(batch, rows[i], columns[j], sums[i][j].get());
+      });
     }
   }
 
-  // Copies operand `i` into panels (B) or bands (A); the temporary's number.
-  u32 pack(Launches& out, u32 i) {
-    const i64 across = i == 0 ? tile_.rows : columns_per_panel_;  // consecutive in the copy
-    const i64 count = i == 0 ? bands_ : panels_;
-    const i64 extent = i == 0 ? c_.rows() : c_.columns();
-    const i64 depth = c_.depth();
-    const u32 temp = out.add_temp(static_cast<u64>(count * across * depth) *
-                                  kernel::size_bytes(c_.accumulator()));
-    // Lanes run along what is consecutive in the operand's memory if that is k, else in the copy. A
-    // workgroup takes a block of k of some neighbouring parts, small enough for the nearest cache.
-    const bool along_k = c_.stride(i, ContractNest::Axis::Depth) == 1;
-    const i64 block = along_k ? 64 : 16;
-    const i64 blocks = ceil_div(depth, block);
-    const i64 parts = std::clamp<i64>(8192 / (across * block), 1, count);
+  void store(const Value& batch, const Value& row, const Value& column, const Value& sum) {
+    const std::vector<Value> origin(c_.depth_loops(), c_.index(0));
+    Point p = c_.gang({batch, row, column, origin}, Axis::Column);
+    c_.store(p, sum);
+  }
+
+  // Runs the body in the lanes whose column exists; the gangs of a row cover `covered` columns.
+  void only_columns(const Value& column, i64 covered, const std::function<void()>& body) {
+    if (c_.columns() == covered) {
+      body();
+    } else {
+      kernel::If(kernel::Bool(column + c_.as_index(kernel::lane()) < c_.index(c_.columns())), body);
+    }
+  }
+
+  void add_slices(Launches& out, u32 partial) {
+    const i64 gangs = ceil_div(c_.columns(), t_.width);
+    const i64 rows = std::clamp<i64>(8192 / (gangs * t_.width * t_.slices), 1, c_.rows());
     Launch launch = c_.make_launch();
-    launch.label = i == 0 ? "pack a" : "pack b";
-    launch.flops = 4.0 * static_cast<f64>(count * across * depth);
-    // The outputs' parameters are declared too; a pack writes only its temporary.
-    for (ArgRef& arg : launch.args) arg.write = false;
-    launch.args.push_back(ArgRef::temporary(temp, true));
-    launch.groups = group_count(c_.in(), ceil_div(count, parts) * blocks);
-    launch.kernel = kernel::trace("contract_pack", c_.in().target, width(), [&] {
+    launch.label += " (merge)";
+    launch.flops = static_cast<f64>(t_.slices * c_.rows() * c_.columns());
+    launch.args.push_back(ArgRef::temporary(partial));
+    launch.groups = group_count(c_.in(), ceil_div(c_.rows(), rows));
+    launch.kernel = kernel::trace("contract_merge", c_.in().target, t_.width, [&] {
       c_.declare();
-      const Buffer to = kernel::param_buffer(c_.accumulator());
-      const Value group = c_.as_index(kernel::group());
+      const Buffer from = kernel::param_buffer(c_.accumulator());
       const Value lane = c_.as_index(kernel::lane());
-      const auto range = [&](const Value& number, i64 size, i64 limit) {
-        const Value begin = number * c_.index(size);
-        const Value end = limit % size == 0 ? begin + c_.index(size)
-                                            : kernel::min(begin + c_.index(size), c_.index(limit));
-        return std::pair(begin, end);
-      };
-      const auto [k_begin, k_end] = range(group % c_.index(blocks), block, depth);
-      const auto [part_begin, part_end] = range(group / c_.index(blocks), parts, count);
-      kernel::For(part_begin, part_end, c_.index(1), [&](const Value& part) {
-        const Value first = part * c_.index(across);
-        const auto read = [&](const Value& at, const Value& k) {
-          Point p = i == 0 ? c_.point(at, c_.index(0), k) : c_.point(c_.index(0), at, k);
-          return c_.operand(i, p);
-        };
-        const auto write = [&](const Value& x, const Value& k, const Value& v) {
-          to.store((part * c_.index(depth) + k) * c_.index(across) + x, v);
-        };
-        const Value last = c_.index(extent - 1);
-        // Past the end of the operand the last row is repeated, and columns are 0.
-        const auto fill = [&](const Value& k) {
-          return i == 0 ? read(last, k) : kernel::literal(c_.accumulator(), 0);
-        };
-        const bool ragged = extent % across != 0;
-        if (along_k) {
-          const auto gang = [&](const Value& x, const Value& k) {
-            Value v = read(ragged ? kernel::min(first + x, last) : first + x, k);
-            if (ragged && i == 1) v = kernel::select(first + x <= last, v, fill(k));
-            write(x, k, v);
-          };
-          kernel::For(c_.index(0), c_.index(across), c_.index(1), [&](const Value& x) {
-            if (depth % block == 0) {
-              for (i64 g = 0; g < block; g += width()) gang(x, k_begin + c_.index(g) + lane);
-            } else {
-              kernel::For(k_begin + lane, k_end, c_.index(width()),
-                          [&](const Value& k) { gang(x, k); });
-            }
-          });
-        } else {
-          const Value here =
-              ragged ? kernel::min(c_.index(across), c_.index(extent) - first) : c_.index(across);
-          kernel::For(k_begin, k_end, c_.index(1), [&](const Value& k) {
-            kernel::For(lane, here, c_.index(width()),
-                        [&](const Value& x) { write(x, k, read(first + x, k)); });
-            if (ragged) {
-              kernel::For(here + lane, c_.index(across), c_.index(width()),
-                          [&](const Value& x) { write(x, k, fill(k)); });
-            }
-          });
-        }
+      const Value begin = c_.as_index(kernel::group()) * c_.index(rows);
+      const Value end = kernel::min(begin + c_.index(rows), c_.index(c_.rows()));
+      kernel::For(begin, end, c_.index(1), [&](const Value& r) {
+        const Value batch = r / c_.index(c_.shared_rows()), row = r % c_.index(c_.shared_rows());
+        kernel::For(c_.index(0), c_.index(gangs), c_.index(1), [&](const Value& g) {
+          const Value column = g * c_.index(t_.width);
+          std::optional<Value> sum;
+          for (i64 s = 0; s < t_.slices; ++s) {
+            const Value x = from.load((c_.index(s * c_.rows()) + r) * c_.index(partial_columns()) +
+                                      column + lane);
+            sum = sum ? *sum + x : x;
+          }
+          only_columns(column, gangs * t_.width, [&] { store(batch, row, column, *sum); });
+        });
       });
     });
     out.list.push_back(std::move(launch));
-    return temp;
   }
 
   ContractNest& c_;
-  Tile tile_;
-  i64 columns_per_panel_ = 0, panels_ = 0, bands_ = 0;
-  bool pack_a_ = false, pack_b_ = false;
+  const CpuTiling& t_;
+  // While the kernel is traced: where the operands are, and the part of the sum.
+  std::optional<Buffer> a_, b_, partial_;
+  std::optional<kernel::Shared> a_cells_, b_cells_;
+  Value block_row_, slice_, k_begin_, k_end_;
 };
 
 }  // namespace
 
 bool lower_contract_cpu(ContractNest& c, Launches& out) {
-  // Batches share neither panels nor bands; they and tiny products go the general way.
-  if (c.in().group.domain.rank() != 2 || c.depth() == 0) return false;
-  if (c.rows() * c.columns() * c.depth() < 4096) return false;
-  TiledContract(c, choose_tile(c)).lower(out);
+  // Tiny products go the general way, which compiles sooner.
+  if (c.depth() == 0 || c.rows() * c.columns() * c.depth() < 4096) return false;
+  const CpuTiling tiling = make_tiling(c);
+  TiledContract(c, tiling).lower(out);
   return true;
 }
 

@@ -4,7 +4,8 @@
 //
 // Grammar of a group: [elementwise, movement]* -> reductions of one domain over the same axes ->
 // [elementwise, movement]*; or one contraction and what follows elementwise. Movement ops cost
-// nothing: they belong to no group and are followed as index maps from wherever they are read.
+// nothing: they belong to no group and are followed as index maps from wherever they are read. On
+// the CPU an elementwise op that only a contraction needs is computed while its operand is packed.
 #include <algorithm>
 
 #include "oa/graph/compile.h"
@@ -79,12 +80,28 @@ class Partition {
       const Node& x = node(n);
       for (u32 i = 0; i < x.inputs.size(); ++i) {
         if (kind(n) == OpKind::Kernel || (x.op->info.indexed_inputs >> i & 1)) require(x.inputs[i]);
-        if (kind(n) == OpKind::Contraction) require(below_movement(x.inputs[i]));
+        if (kind(n) == OpKind::Contraction && !may_pack(x.inputs[i])) {
+          require(below_movement(x.inputs[i]));
+        }
       }
       if (!c_.options.fuse) {
         for (Operand in : x.inputs) require(in);
       }
     }
+  }
+
+  // An elementwise value that nothing but one contraction reads.
+  bool may_pack(Operand o) const {
+    if (!c_.target.is_cpu() || !c_.options.fuse) return false;
+    while (!o.is_leaf() && uses_[o.node] == 1 && !sealed(o)) {
+      const Node& x = node(o.node);
+      if (kind(o.node) == OpKind::Elementwise) {
+        return x.op->info.pure && x.op->info.indexed_inputs == 0 && x.outputs.size() == 1;
+      }
+      if (kind(o.node) != OpKind::Movement) return false;
+      o = x.inputs[0];
+    }
+    return false;
   }
 
   Operand below_movement(Operand o) const {
@@ -444,13 +461,13 @@ class Partition {
     return cost;
   }
 
-  bool may_recompute(u32 p, u32 consumer) const {
+  // Whether p is computed again by a consumer that needs it at so many positions.
+  bool may_recompute(u32 p, i64 positions) const {
     if (!c_.options.fuse || !is_pointwise(kind(p)) || !node(p).op->info.pure) return false;
     const u32 g = group_of_[p];
     if (drafts_[g].group.kind != Group::Kind::Pointwise) return false;
     const f32 cost = cone_cost(p);
-    const bool grows = drafts_[group_of_[consumer]].group.domain.elements() >
-                       node(p).outputs[0].spec.shape.elements();
+    const bool grows = positions > node(p).outputs[0].spec.shape.elements();
     return cost <= kCheap || (uses_[p] == 1 && !grows);
   }
 
@@ -464,25 +481,25 @@ class Partition {
     }
     // In graph order, so that a producer's fate is known before its consumers' costs are asked.
     for (u32 n = 0; n < graph_.nodes.size(); ++n) {
-      if (!is_virtual(n)) read_inputs(n, n);
+      if (is_virtual(n)) continue;
+      const i64 positions = drafts_[group_of_[n]].group.domain.elements();
+      for (Operand in : node(n).inputs) {
+        // A contraction packs its operands once.
+        read(in, n, kind(n) == OpKind::Contraction ? graph_.spec(in).shape.elements() : positions);
+      }
     }
   }
 
-  // Decides for everything that `consumer` reads through `n`.
-  void read_inputs(u32 n, u32 consumer) {
-    for (Operand in : node(n).inputs) {
-      if (in.is_leaf() || c_.stored[in.node][in.output]) continue;
-      if (is_virtual(in.node)) {
-        read_inputs(in.node, consumer);
-        continue;
-      }
-      if (group_of_[in.node] == group_of_[consumer]) continue;
-      if (may_recompute(in.node, consumer)) {
-        read_inputs(in.node, consumer);
-      } else {
-        c_.stored[in.node][in.output] = true;
-      }
+  // Decides for what `consumer` reads at so many positions, directly or through other values.
+  void read(Operand in, u32 consumer, i64 positions) {
+    if (in.is_leaf() || c_.stored[in.node][in.output]) return;
+    const bool follow = is_virtual(in.node);
+    if (!follow && group_of_[in.node] == group_of_[consumer]) return;
+    if (!follow && !may_recompute(in.node, positions)) {
+      c_.stored[in.node][in.output] = true;
+      return;
     }
+    for (Operand below : node(in.node).inputs) read(below, consumer, positions);
   }
 
   // --- Output ---
