@@ -13,8 +13,11 @@
 //   Kernel       static void lower(Lower&, const Attrs&);           launches of its own kernels
 //   Composite    static std::vector<Matrix> define(std::span<const Matrix>, const Attrs&);
 //   Effect       the recorder's own: assignment into storage
-// An op whose results are constant for every derivative has `static constexpr bool kDetached =
-// true`; others may state their gradient (gradient.h says when they must):
+// An op whose results are constant for every derivative has
+//   static constexpr bool kDetached = true;
+// one that treats some inputs so has
+//   static constexpr u32 kDetachedInputs = ...;   bit i: input i
+// and others may state their gradient (gradient.h says when they must):
 //   static std::vector<TensorRef> gradient(const Gradient&, const Attrs&);   one per input, or null
 // A field of type Scalar is a runtime value of the program: it never enters a hash.
 // An op that checks indices may say how many are legal, for the message of the error:
@@ -169,6 +172,7 @@ struct OpDef {
   std::vector<TensorRef> (*define)(std::span<const TensorRef>, const void*) = nullptr;
   std::vector<TensorRef> (*gradient)(const Gradient&, const void*) = nullptr;
   bool detached = false;
+  u32 detached_inputs = 0;
   i64 (*index_limit)(const Infer&, const void*) = nullptr;
   void (*samples)(Samples&) = nullptr;
   std::string_view name() const { return info.name; }
@@ -321,6 +325,7 @@ const OpDef& op_def() {
       }
     };
     if constexpr (requires { T::kDetached; }) d.detached = T::kDetached;
+    if constexpr (requires { T::kDetachedInputs; }) d.detached_inputs = T::kDetachedInputs;
     if constexpr (requires(const Gradient& g, const typename T::Attrs& a) { T::gradient(g, a); }) {
       d.gradient = [](const Gradient& g, const void* a) -> std::vector<TensorRef> {
         return T::gradient(g, attrs_of<T>(a));

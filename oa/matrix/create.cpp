@@ -92,6 +92,10 @@ Matrix full_like(const Matrix& x, const Scalar& value) {
   return Matrix(x.tensor()->recorder().graph().record(
       graph::op_def<Full>(), graph::make_attrs<Full>({x.shape(), x.dtype(), value}), {})[0]);
 }
+Matrix arange_like(const Matrix& x, i64 count, f64 start, DType dtype) {
+  return Matrix(x.tensor()->recorder().graph().record(
+      graph::op_def<Arange>(), graph::make_attrs<Arange>({count, dtype, start}), {})[0]);
+}
 Matrix arange(const Engine& engine, i64 count, f64 start, DType dtype) {
   return record_on<Arange>(engine, {count, dtype, start});
 }

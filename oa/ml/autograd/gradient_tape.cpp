@@ -92,9 +92,10 @@ class GradientTape::Impl final : public graph::Observer {
     if (graph::LeafOwner* owner = t->owner; owner && owner->requires_grad) return true;
     return tracked_.contains(t.get());
   }
-  bool any_tracked(std::span<const TensorRef> inputs) const {
-    for (const TensorRef& t : inputs) {
-      if (tracked(t)) return true;
+  bool any_tracked(std::span<const TensorRef> inputs, u32 detached) const {
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const bool constant = i < 32 && (detached >> i & 1) != 0;
+      if (!constant && tracked(inputs[i])) return true;
     }
     return false;
   }
@@ -106,7 +107,7 @@ class GradientTape::Impl final : public graph::Observer {
 
   void before(const OpDef& op, std::span<const TensorRef> inputs,
               std::span<const graph::Spec> outputs) override {
-    if (op.detached || has_rule(op) || !any_tracked(inputs)) return;
+    if (op.detached || has_rule(op) || !any_tracked(inputs, op.detached_inputs)) return;
     for (const graph::Spec& out : outputs) {
       if (!is_float(out.dtype)) continue;
       fail(ErrorKind::FailedPrecondition, op.name(),
@@ -117,7 +118,7 @@ class GradientTape::Impl final : public graph::Observer {
 
   void after(const OpDef& op, const AttrsPtr& attrs, std::span<const TensorRef> inputs,
              std::span<const TensorRef> outputs) override {
-    if (op.detached || !any_tracked(inputs)) return;
+    if (op.detached || !any_tracked(inputs, op.detached_inputs)) return;
     Node node{.op = &op, .attrs = attrs};
     note(std::move(node), inputs, outputs);
   }

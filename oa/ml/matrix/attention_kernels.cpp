@@ -1,0 +1,527 @@
+// A lane owns a query row (or a key row, for the gradients of k and v) and walks over the other
+// side in blocks; its row and its sums lie in workgroup memory, a column per lane, and the rows of
+// the other side are the same for all lanes. Nothing passes between lanes, so there is no barrier,
+// and on the CPU a block is a chain of FMAs of a gang with a broadcast element.
+#include "oa/ml/matrix/attention_kernels.h"
+
+#include <limits>
+
+#include "oa/kernel/math.h"
+#include "oa/matrix/elementwise.h"
+#include "oa/matrix/kernel_tools.h"
+#include "oa/matrix/movement.h"
+#include "oa/matrix/reduce.h"
+
+namespace oa::ml::matrix {
+namespace {
+
+using namespace oa::matrix;  // NOLINT: the ops and kernel tools of the layer below
+using graph::ArgRef;
+using graph::Infer;
+using graph::Lower;
+using graph::Samples;
+using kernel::Bool;
+using kernel::Buffer;
+using kernel::Shared;
+using kernel::U32;
+using kernel::Value;
+using kernel::VarValue;
+
+constexpr i64 kBlock = 8;  // rows of the other side that are worked on together
+
+struct Sizes {
+  i64 batch, heads, kv_heads, queries, keys, dim;
+};
+
+Sizes sizes_of(const Shape& q, const Shape& k, bool heads_inner) {
+  const u32 h = heads_inner ? 2 : 1, s = heads_inner ? 1 : 2;
+  return {q[0], q[h], k[h], q[s], k[s], q[3]};
+}
+
+// Where row (b, h, s) of an operand begins.
+struct Rows {
+  Rows(i64 heads, i64 length, i64 dim, bool heads_inner)
+      : batch(heads * length * dim),
+        head(heads_inner ? dim : length * dim),
+        row(heads_inner ? heads * dim : dim) {}
+  i64 batch, head, row;
+};
+
+// Everything that the bodies of the kernels share while one is traced.
+struct Frame {
+  kernel::Scalar elem;   // in memory
+  kernel::Scalar value;  // in registers
+  kernel::Scalar type;   // of positions
+  Sizes n;
+  i64 width;
+
+  Value at(i64 x) const { return index(type, x); }
+  Value number(f64 x) const { return kernel::constant(value, x); }
+  Value lane() const { return kernel::cast(kernel::lane(), type); }
+  Value minus_infinity() const { return number(-std::numeric_limits<f64>::infinity()); }
+
+  // Calls body(d) for every element of a row, a few per turn of the loop.
+  void for_dim(const std::function<void(const Value&)>& body) const {
+    const i64 unroll = n.dim % 4 == 0 ? 4 : n.dim % 2 == 0 ? 2 : 1;
+    kernel::For(at(0), at(n.dim), at(unroll), [&](const Value& d) {
+      for (i64 u = 0; u < unroll; ++u) body(u == 0 ? d : d + at(u));
+    });
+  }
+  // Calls body(first, rows) for blocks of begin .. end; rows is kBlock, then 1 for what is left.
+  void for_blocks(const Value& begin, const Value& end,
+                  const std::function<void(const Value&, i64)>& body) const {
+    const Value full = begin + (end - begin) / at(kBlock) * at(kBlock);
+    kernel::For(begin, full, at(kBlock), [&](const Value& i) { body(i, kBlock); });
+    kernel::For(full, end, at(1), [&](const Value& i) { body(i, 1); });
+  }
+  // A lane's own column of a row in workgroup memory.
+  Value column(const Value& d) const { return d * at(width) + lane(); }
+};
+
+// Lanes of a workgroup whose `arrays` columns of `dim` elements fit the workgroup's memory.
+u32 width_for(const kernel::Target& t, i64 dim, u32 arrays, kernel::Scalar value) {
+  u32 width = t.is_cpu() ? t.width : std::max<u32>(t.subgroup, 32);
+  const u64 row = static_cast<u64>(dim) * arrays * kernel::size_bytes(value);
+  while (width > 1 && row * width > t.shared_bytes) width /= 2;
+  return width;
+}
+
+void need_operands(const Infer& in, u32 count) {
+  for (u32 i = 0; i < count; ++i) {
+    if (in.shape(i).rank() != 4) {
+      in.reject("operand {} has the wrong rank, got {}, expected rank 4", i, in.shape(i));
+    }
+    if (in.dtype(i) != in.dtype(0) || !is_float(in.dtype(i))) {
+      in.reject("operand {} has the wrong dtype, got {}, expected {}", i, token(in.dtype(i)),
+                is_float(in.dtype(0)) ? token(in.dtype(0)) : "a float");
+    }
+  }
+}
+
+void need_heads(const Infer& in, bool heads_inner) {
+  const Shape &q = in.shape(0), &k = in.shape(1);
+  const u32 h = heads_inner ? 2 : 1;
+  if (in.shape(2) != k || q[0] != k[0] || q[3] != k[3] || k[h] == 0 || q[h] % k[h] != 0) {
+    in.reject(
+        "operands do not fit, got q {}, k {}, v {}, expected equal batches and head sizes, k like "
+        "v, and key heads that divide the query heads",
+        q, k, in.shape(2));
+  }
+}
+
+void need_mask(const Infer& in, u32 i, const Sizes& n) {
+  if (i >= in.count()) return;
+  const Shape full{n.batch, n.heads, n.queries, n.keys};
+  if (in.shape(i).rank() != 4 || broadcast_shapes(in.op(), in.shape(i), full) != full ||
+      !is_float(in.dtype(i))) {
+    in.reject("mask does not fit, got {} {}, expected a float that broadcasts to {}",
+              token(in.dtype(i)), in.shape(i), full);
+  }
+}
+
+Shape row_shape(const Sizes& n) { return {n.batch, n.heads, n.queries}; }
+
+// The mask's element for (b, h, i, j); extents of 1 repeat.
+struct MaskAt {
+  const Buffer* buffer = nullptr;
+  Shape shape;
+  Value operator()(const Frame& f, const Value& b, const Value& h, const Value& i,
+                   const Value& j) const {
+    const Value* const coords[] = {&b, &h, &i, &j};
+    Value position = f.at(0);
+    i64 stride = 1;
+    for (u32 a = 4; a-- > 0;) {
+      if (shape[a] != 1) position = position + *coords[a] * f.at(stride);
+      stride *= shape[a];
+    }
+    return kernel::cast(buffer->load(position), f.value);
+  }
+};
+
+Frame frame_of(Lower& l, const Sizes& n, u32 width) {
+  const kernel::Scalar elem = graph::element_scalar(l.in(0).dtype);
+  i64 most = 0;
+  for (u32 i = 0; i < l.count(); ++i) most = std::max(most, l.in(i).shape.elements());
+  return {elem, kernel::value_scalar(elem), index_type(most), n, width};
+}
+
+// The block's scores: products of the lane's row with rows of the other side, scaled and masked.
+Value masked(const Frame& f, const MaskAt& mask, bool causal, Value score, const Value& b,
+             const Value& h, const Value& i, const Value& j) {
+  if (mask.buffer) score = score + mask(f, b, h, i, j);
+  if (causal) score = kernel::select(j > i, f.minus_infinity(), score);
+  return score;
+}
+
+void forward_kernel(Lower& l, const Attention::Attrs& a) {
+  const Sizes n = sizes_of(l.in(0).shape, l.in(1).shape, a.heads_inner);
+  const u32 width =
+      width_for(l.target(), n.dim, 2, kernel::value_scalar(graph::element_scalar(l.in(0).dtype)));
+  const Frame f = frame_of(l, n, width);
+  const Rows qs(n.heads, n.queries, n.dim, a.heads_inner);
+  const Rows ks(n.kv_heads, n.keys, n.dim, a.heads_inner);
+  const i64 blocks = ceil_div(n.queries, width);
+  const bool has_mask = l.count() > 3;
+  const kernel::Scalar lse_type = graph::element_scalar(l.out(1).dtype);
+
+  kernel::Kernel k = kernel::trace("attention", l.target(), width, [&] {
+    const Buffer q = kernel::param_buffer(f.elem), key = kernel::param_buffer(f.elem),
+                 value = kernel::param_buffer(f.elem), out = kernel::param_buffer(f.elem),
+                 lse = kernel::param_buffer(lse_type);
+    const Value scale = kernel::cast(kernel::param_f32(), f.value);
+    std::optional<Buffer> mask_buffer;
+    if (has_mask) mask_buffer = kernel::param_buffer(graph::element_scalar(l.in(3).dtype));
+    const MaskAt mask{has_mask ? &*mask_buffer : nullptr, has_mask ? l.in(3).shape : Shape()};
+
+    const Value g = kernel::cast(kernel::group(), f.type);
+    const Value bh = g / f.at(blocks), first = g % f.at(blocks) * f.at(width);
+    const Value b = bh / f.at(n.heads), h = bh % f.at(n.heads);
+    const Value row = first + f.lane();
+    const Bool inside(row < f.at(n.queries));
+    const Value safe_row = kernel::select(inside, row, f.at(0));
+    const Value q_at = b * f.at(qs.batch) + h * f.at(qs.head) + safe_row * f.at(qs.row);
+    const Value kv_head = h / f.at(n.heads / n.kv_heads);
+    const Value kv_at = b * f.at(ks.batch) + kv_head * f.at(ks.head);
+
+    const Shared mine(f.value, static_cast<u32>(n.dim * width));
+    const Shared sums(f.value, static_cast<u32>(n.dim * width));
+    f.for_dim([&](const Value& d) {
+      mine.store(f.column(d), kernel::cast(q.load(q_at + d), f.value) * scale);
+      sums.store(f.column(d), f.number(0));
+    });
+    const VarValue peak(f.minus_infinity()), total(f.number(0));
+    const Value end = a.causal ? kernel::min(first + f.at(width), f.at(n.keys)) : f.at(n.keys);
+    f.for_blocks(f.at(0), end, [&](const Value& j0, i64 rows) {
+      const Value base = kv_at + j0 * f.at(ks.row);
+      std::vector<VarValue> score;
+      for (i64 r = 0; r < rows; ++r) score.emplace_back(f.number(0));
+      f.for_dim([&](const Value& d) {
+        const Value x = mine.load(f.column(d)), from = base + d;
+        for (i64 r = 0; r < rows; ++r) {
+          const Value e = kernel::cast(key.load(from + f.at(r * ks.row)), f.value);
+          score[static_cast<size_t>(r)].set(kernel::fma(x, e, score[static_cast<size_t>(r)].get()));
+        }
+      });
+      std::vector<Value> p;
+      Value top = peak.get();
+      for (i64 r = 0; r < rows; ++r) {
+        p.push_back(masked(f, mask, a.causal, score[static_cast<size_t>(r)].get(), b, h, safe_row,
+                           j0 + f.at(r)));
+        top = kernel::max(top, p.back());
+      }
+      // A row without a key so far stays at nothing.
+      const Value shift = kernel::select(top == f.minus_infinity(), f.number(0), top);
+      const Value fade = kernel::exp(peak.get() - shift);
+      Value sum = total.get() * fade;
+      for (Value& x : p) {
+        x = kernel::exp(x - shift);
+        sum = sum + x;
+      }
+      peak.set(top);
+      total.set(sum);
+      f.for_dim([&](const Value& d) {
+        const Value from = base + d;
+        Value y = sums.load(f.column(d)) * fade;
+        for (i64 r = 0; r < rows; ++r) {
+          const Value e = kernel::cast(value.load(from + f.at(r * ks.row)), f.value);
+          y = kernel::fma(p[static_cast<size_t>(r)], e, y);
+        }
+        sums.store(f.column(d), y);
+      });
+    });
+    const Value sum = total.get();
+    const Bool none(sum == f.number(0));
+    const Value inverse = kernel::select(none, f.number(0), f.number(1) / sum);
+    kernel::If(inside, [&] {
+      f.for_dim([&](const Value& d) { out.store(q_at + d, sums.load(f.column(d)) * inverse); });
+      lse.store(bh * f.at(n.queries) + row,
+                kernel::select(none, f.minus_infinity(), peak.get() + kernel::log(sum)));
+    });
+  });
+  std::vector<ArgRef> args = {l.input(0),  l.input(1),  l.input(2),
+                              l.output(0), l.output(1), l.scalar(0)};
+  if (has_mask) args.push_back(l.input(3));
+  const f64 pairs = static_cast<f64>(n.batch * n.heads) * static_cast<f64>(n.queries * n.keys);
+  l.launch(std::move(k), n.batch * n.heads * blocks, std::move(args),
+           4 * pairs * static_cast<f64>(n.dim) * (a.causal ? 0.5 : 1));
+}
+
+// The gradient of q: a lane owns a query row.
+void query_gradient(Lower& l, const Attention::Attrs& a) {
+  const Sizes n = sizes_of(l.in(0).shape, l.in(1).shape, a.heads_inner);
+  const u32 width =
+      width_for(l.target(), n.dim, 3, kernel::value_scalar(graph::element_scalar(l.in(0).dtype)));
+  const Frame f = frame_of(l, n, width);
+  const Rows qs(n.heads, n.queries, n.dim, a.heads_inner);
+  const Rows ks(n.kv_heads, n.keys, n.dim, a.heads_inner);
+  const i64 blocks = ceil_div(n.queries, width);
+  const bool has_mask = l.count() > 6;
+  const kernel::Scalar lse_type = graph::element_scalar(l.in(4).dtype);
+
+  kernel::Kernel k = kernel::trace("attention_dq", l.target(), width, [&] {
+    const Buffer q = kernel::param_buffer(f.elem), key = kernel::param_buffer(f.elem),
+                 value = kernel::param_buffer(f.elem), grad = kernel::param_buffer(f.elem),
+                 lse = kernel::param_buffer(lse_type),
+                 delta = kernel::param_buffer(graph::element_scalar(l.in(5).dtype)),
+                 out = kernel::param_buffer(f.elem);
+    const Value scale = kernel::cast(kernel::param_f32(), f.value);
+    std::optional<Buffer> mask_buffer;
+    if (has_mask) mask_buffer = kernel::param_buffer(graph::element_scalar(l.in(6).dtype));
+    const MaskAt mask{has_mask ? &*mask_buffer : nullptr, has_mask ? l.in(6).shape : Shape()};
+
+    const Value g = kernel::cast(kernel::group(), f.type);
+    const Value bh = g / f.at(blocks), first = g % f.at(blocks) * f.at(width);
+    const Value b = bh / f.at(n.heads), h = bh % f.at(n.heads);
+    const Value row = first + f.lane();
+    const Bool inside(row < f.at(n.queries));
+    const Value safe_row = kernel::select(inside, row, f.at(0));
+    const Value q_at = b * f.at(qs.batch) + h * f.at(qs.head) + safe_row * f.at(qs.row);
+    const Value kv_at = b * f.at(ks.batch) + h / f.at(n.heads / n.kv_heads) * f.at(ks.head);
+    const Value row_at = bh * f.at(n.queries) + safe_row;
+    const Value sum = kernel::cast(lse.load(row_at), f.value);
+    const Value mean = kernel::cast(delta.load(row_at), f.value);
+    // A row without keys has no probabilities.
+    const Value shift = kernel::select(sum == f.minus_infinity(), -f.minus_infinity(), sum);
+
+    const u32 cells = static_cast<u32>(n.dim * width);
+    const Shared mine(f.value, cells), my_grad(f.value, cells), sums(f.value, cells);
+    f.for_dim([&](const Value& d) {
+      mine.store(f.column(d), kernel::cast(q.load(q_at + d), f.value) * scale);
+      my_grad.store(f.column(d), kernel::cast(grad.load(q_at + d), f.value));
+      sums.store(f.column(d), f.number(0));
+    });
+    const Value end = a.causal ? kernel::min(first + f.at(width), f.at(n.keys)) : f.at(n.keys);
+    f.for_blocks(f.at(0), end, [&](const Value& j0, i64 rows) {
+      const Value base = kv_at + j0 * f.at(ks.row);
+      std::vector<VarValue> score, change;
+      for (i64 r = 0; r < rows; ++r) {
+        score.emplace_back(f.number(0));
+        change.emplace_back(f.number(0));
+      }
+      f.for_dim([&](const Value& d) {
+        const Value x = mine.load(f.column(d)), y = my_grad.load(f.column(d)), from = base + d;
+        for (i64 r = 0; r < rows; ++r) {
+          const auto s = static_cast<size_t>(r);
+          const Value there = from + f.at(r * ks.row);
+          score[s].set(kernel::fma(x, kernel::cast(key.load(there), f.value), score[s].get()));
+          change[s].set(kernel::fma(y, kernel::cast(value.load(there), f.value), change[s].get()));
+        }
+      });
+      std::vector<Value> ds;
+      for (i64 r = 0; r < rows; ++r) {
+        const auto s = static_cast<size_t>(r);
+        const Value x = masked(f, mask, a.causal, score[s].get(), b, h, safe_row, j0 + f.at(r));
+        ds.push_back(kernel::exp(x - shift) * (change[s].get() - mean) * scale);
+      }
+      f.for_dim([&](const Value& d) {
+        const Value from = base + d;
+        Value y = sums.load(f.column(d));
+        for (i64 r = 0; r < rows; ++r) {
+          const Value e = kernel::cast(key.load(from + f.at(r * ks.row)), f.value);
+          y = kernel::fma(ds[static_cast<size_t>(r)], e, y);
+        }
+        sums.store(f.column(d), y);
+      });
+    });
+    kernel::If(inside, [&] {
+      f.for_dim([&](const Value& d) { out.store(q_at + d, sums.load(f.column(d))); });
+    });
+  });
+  std::vector<ArgRef> args = {l.input(0), l.input(1), l.input(2),  l.input(3),
+                              l.input(4), l.input(5), l.output(0), l.scalar(0)};
+  if (has_mask) args.push_back(l.input(6));
+  const f64 pairs = static_cast<f64>(n.batch * n.heads) * static_cast<f64>(n.queries * n.keys);
+  l.launch(std::move(k), n.batch * n.heads * blocks, std::move(args),
+           6 * pairs * static_cast<f64>(n.dim) * (a.causal ? 0.5 : 1));
+}
+
+// The gradients of k and v: a lane owns a key row and walks over the queries of its heads.
+void key_gradient(Lower& l, const Attention::Attrs& a) {
+  const Sizes n = sizes_of(l.in(0).shape, l.in(1).shape, a.heads_inner);
+  const u32 width =
+      width_for(l.target(), n.dim, 4, kernel::value_scalar(graph::element_scalar(l.in(0).dtype)));
+  const Frame f = frame_of(l, n, width);
+  const Rows qs(n.heads, n.queries, n.dim, a.heads_inner);
+  const Rows ks(n.kv_heads, n.keys, n.dim, a.heads_inner);
+  const i64 blocks = ceil_div(n.keys, width), sharing = n.heads / n.kv_heads;
+  const bool has_mask = l.count() > 6;
+  const kernel::Scalar lse_type = graph::element_scalar(l.in(4).dtype);
+
+  kernel::Kernel k = kernel::trace("attention_dkv", l.target(), width, [&] {
+    const Buffer q = kernel::param_buffer(f.elem), key = kernel::param_buffer(f.elem),
+                 value = kernel::param_buffer(f.elem), grad = kernel::param_buffer(f.elem),
+                 lse = kernel::param_buffer(lse_type),
+                 delta = kernel::param_buffer(graph::element_scalar(l.in(5).dtype)),
+                 out_key = kernel::param_buffer(f.elem), out_value = kernel::param_buffer(f.elem);
+    const Value scale = kernel::cast(kernel::param_f32(), f.value);
+    std::optional<Buffer> mask_buffer;
+    if (has_mask) mask_buffer = kernel::param_buffer(graph::element_scalar(l.in(6).dtype));
+    const MaskAt mask{has_mask ? &*mask_buffer : nullptr, has_mask ? l.in(6).shape : Shape()};
+
+    const Value g = kernel::cast(kernel::group(), f.type);
+    const Value bh = g / f.at(blocks), first = g % f.at(blocks) * f.at(width);
+    const Value b = bh / f.at(n.kv_heads), kv_head = bh % f.at(n.kv_heads);
+    const Value row = first + f.lane();
+    const Bool inside(row < f.at(n.keys));
+    const Value safe_row = kernel::select(inside, row, f.at(0));
+    const Value k_at = b * f.at(ks.batch) + kv_head * f.at(ks.head) + safe_row * f.at(ks.row);
+
+    const u32 cells = static_cast<u32>(n.dim * width);
+    const Shared my_key(f.value, cells), my_value(f.value, cells), key_sums(f.value, cells),
+        value_sums(f.value, cells);
+    f.for_dim([&](const Value& d) {
+      my_key.store(f.column(d), kernel::cast(key.load(k_at + d), f.value));
+      my_value.store(f.column(d), kernel::cast(value.load(k_at + d), f.value));
+      key_sums.store(f.column(d), f.number(0));
+      value_sums.store(f.column(d), f.number(0));
+    });
+    kernel::For(f.at(0), f.at(sharing), f.at(1), [&](const Value& share) {
+      const Value h = kv_head * f.at(sharing) + share;
+      const Value q_at = b * f.at(qs.batch) + h * f.at(qs.head);
+      const Value rows_at = (b * f.at(n.heads) + h) * f.at(n.queries);
+      // Causal: queries before the first key of the block see none of them.
+      const Value begin = a.causal ? kernel::min(first, f.at(n.queries)) : f.at(0);
+      f.for_blocks(begin, f.at(n.queries), [&](const Value& i0, i64 rows) {
+        const Value base = q_at + i0 * f.at(qs.row);
+        std::vector<VarValue> score, change;
+        for (i64 r = 0; r < rows; ++r) {
+          score.emplace_back(f.number(0));
+          change.emplace_back(f.number(0));
+        }
+        f.for_dim([&](const Value& d) {
+          const Value x = my_key.load(f.column(d)), y = my_value.load(f.column(d));
+          const Value from = base + d;
+          for (i64 r = 0; r < rows; ++r) {
+            const auto s = static_cast<size_t>(r);
+            const Value there = from + f.at(r * qs.row);
+            score[s].set(kernel::fma(x, kernel::cast(q.load(there), f.value), score[s].get()));
+            change[s].set(kernel::fma(y, kernel::cast(grad.load(there), f.value), change[s].get()));
+          }
+        });
+        std::vector<Value> p, ds;
+        for (i64 r = 0; r < rows; ++r) {
+          const auto s = static_cast<size_t>(r);
+          const Value i = i0 + f.at(r);
+          const Value sum = kernel::cast(lse.load(rows_at + i), f.value);
+          const Value mean = kernel::cast(delta.load(rows_at + i), f.value);
+          const Value shift = kernel::select(sum == f.minus_infinity(), -f.minus_infinity(), sum);
+          const Value x = masked(f, mask, a.causal, score[s].get() * scale, b, h, i, safe_row);
+          p.push_back(kernel::exp(x - shift));
+          ds.push_back(p.back() * (change[s].get() - mean) * scale);
+        }
+        f.for_dim([&](const Value& d) {
+          const Value from = base + d;
+          Value dk = key_sums.load(f.column(d)), dv = value_sums.load(f.column(d));
+          for (i64 r = 0; r < rows; ++r) {
+            const auto s = static_cast<size_t>(r);
+            const Value there = from + f.at(r * qs.row);
+            dk = kernel::fma(ds[s], kernel::cast(q.load(there), f.value), dk);
+            dv = kernel::fma(p[s], kernel::cast(grad.load(there), f.value), dv);
+          }
+          key_sums.store(f.column(d), dk);
+          value_sums.store(f.column(d), dv);
+        });
+      });
+    });
+    kernel::If(inside, [&] {
+      f.for_dim([&](const Value& d) {
+        out_key.store(k_at + d, key_sums.load(f.column(d)));
+        out_value.store(k_at + d, value_sums.load(f.column(d)));
+      });
+    });
+  });
+  std::vector<ArgRef> args = {l.input(0), l.input(1),  l.input(2),  l.input(3), l.input(4),
+                              l.input(5), l.output(1), l.output(2), l.scalar(0)};
+  if (has_mask) args.push_back(l.input(6));
+  const f64 pairs = static_cast<f64>(n.batch * n.heads) * static_cast<f64>(n.queries * n.keys);
+  l.launch(std::move(k), n.batch * n.kv_heads * blocks, std::move(args),
+           8 * pairs * static_cast<f64>(n.dim) * (a.causal ? 0.5 : 1));
+}
+
+DType statistics_type(DType t) { return t == DType::F64 ? DType::F64 : DType::F32; }
+
+}  // namespace
+
+void Attention::infer(Infer& in, const Attrs& a) {
+  need_operands(in, 3);
+  need_heads(in, a.heads_inner);
+  const Sizes n = sizes_of(in.shape(0), in.shape(1), a.heads_inner);
+  need_mask(in, 3, n);
+  in.out(in.dtype(0), in.shape(0));
+  in.out(statistics_type(in.dtype(0)), row_shape(n));
+}
+
+void Attention::lower(Lower& l, const Attrs& a) {
+  if (l.out().shape.elements() == 0 && l.out(1).shape.elements() == 0) return;
+  forward_kernel(l, a);
+}
+
+std::vector<graph::TensorRef> Attention::gradient(const graph::Gradient& g, const Attrs& a) {
+  std::vector<graph::TensorRef> result(g.inputs.size());
+  if (!g.grads[0]) return result;
+  const Matrix go = oa::matrix::grad(g), o = oa::matrix::output(g, 0);
+  const DType wide = statistics_type(go.dtype());
+  Matrix delta = sum(cast(go, wide) * cast(o, wide), -1);
+  if (a.heads_inner) delta = transpose(delta, 1, 2);
+  std::vector<graph::TensorRef> in = {g.inputs[0], g.inputs[1],  g.inputs[2],
+                                      g.grads[0],  g.outputs[1], delta.tensor()};
+  if (g.inputs.size() > 3) in.push_back(g.inputs[3]);
+  const auto grads = record_all<AttentionBackward>(in, a);
+  for (size_t i = 0; i < 3; ++i) result[i] = grads[i];
+  return result;
+}
+
+void Attention::samples(Samples& s) {
+  for (bool inner : {false, true}) {
+    const auto shape = [&](i64 b, i64 h, i64 n, i64 d) {
+      return inner ? Shape{b, n, h, d} : Shape{b, h, n, d};
+    };
+    for (DType t : {DType::F32, DType::F64, DType::F16}) {
+      s.call({{shape(2, 2, 19, 8), t}, {shape(2, 2, 19, 8), t}, {shape(2, 2, 19, 8), t}},
+             Attrs{inner, true, 0.35});
+    }
+    s.call({{shape(1, 4, 5, 3)}, {shape(1, 2, 11, 3)}, {shape(1, 2, 11, 3)}},
+           Attrs{inner, false, 0.5});
+    s.call({{shape(1, 4, 9, 6)}, {shape(1, 1, 4, 6)}, {shape(1, 1, 4, 6)}, {{1, 4, 1, 4}}},
+           Attrs{inner, true, 0.5});
+    s.call({{shape(1, 1, 1, 1)}, {shape(1, 1, 1, 1)}, {shape(1, 1, 1, 1)}}, Attrs{inner, true, 1});
+  }
+  s.call({{{2, 1, 3, 4}}, {{2, 1, 0, 4}}, {{2, 1, 0, 4}}}, Attrs{false, false, 1});
+  s.reject({{{2, 3, 4}}, {{2, 3, 4}}, {{2, 3, 4}}}, Attrs{false, false, 1},
+           "attention: operand 0 has the wrong rank, got [2, 3, 4], expected rank 4");
+  s.reject({{{1, 3, 2, 4}}, {{1, 2, 2, 4}}, {{1, 2, 2, 4}}}, Attrs{false, false, 1},
+           "attention: operands do not fit, got q [1, 3, 2, 4], k [1, 2, 2, 4], v [1, 2, 2, 4], "
+           "expected equal batches and head sizes, k like v, and key heads that divide the query "
+           "heads");
+}
+
+void AttentionBackward::infer(Infer& in, const Attrs& a) {
+  need_operands(in, 4);
+  need_heads(in, a.heads_inner);
+  const Sizes n = sizes_of(in.shape(0), in.shape(1), a.heads_inner);
+  for (u32 i : {4u, 5u}) {
+    if (in.shape(i) != row_shape(n) || in.dtype(i) != statistics_type(in.dtype(0))) {
+      in.reject("operand {} does not fit, got {} {}, expected {} {}", i, token(in.dtype(i)),
+                in.shape(i), token(statistics_type(in.dtype(0))), row_shape(n));
+    }
+  }
+  need_mask(in, 6, n);
+  for (u32 i = 0; i < 3; ++i) in.out(in.dtype(i), in.shape(i));
+}
+
+void AttentionBackward::lower(Lower& l, const Attrs& a) {
+  if (l.out(0).shape.elements() > 0) query_gradient(l, a);
+  if (l.out(1).shape.elements() > 0) key_gradient(l, a);
+}
+
+void AttentionBackward::samples(Samples& s) {
+  s.call({{{1, 2, 5, 4}},
+          {{1, 2, 7, 4}},
+          {{1, 2, 7, 4}},
+          {{1, 2, 5, 4}},
+          {{1, 2, 5}, DType::F32, 2, 3},
+          {{1, 2, 5}}},
+         Attrs{false, false, 0.5});
+}
+
+}  // namespace oa::ml::matrix

@@ -1,0 +1,11 @@
+#include "oa/ml/matrix/ml_ops.h"
+
+namespace oa::ml::matrix {
+
+std::vector<const graph::OpDef*> ml_ops() {
+  std::vector<const graph::OpDef*> all;
+  for (const OpList family : {attention_ops()}) all.insert(all.end(), family.begin(), family.end());
+  return all;
+}
+
+}  // namespace oa::ml::matrix

@@ -1,0 +1,15 @@
+// The list of the ops of the machine-learning layer, family by family.
+#pragma once
+
+#include "oa/matrix/all_ops.h"
+
+namespace oa::ml::matrix {
+
+using oa::matrix::OpList;
+
+OpList attention_ops();
+
+// Every op, in the order of the families above.
+std::vector<const graph::OpDef*> ml_ops();
+
+}  // namespace oa::ml::matrix
