@@ -85,4 +85,17 @@ int main(int argc, char** argv) {
     measure(size + " sum of dy", 4.0 * static_cast<double>(m * n), "GB/s",
             [&] { return matrix::sum(dy, 0); });
   }
+
+  // One token: rows of one, weights either way round, and its attention over what came before.
+  for (const auto& [n, k] : {std::pair<i64, i64>{512, 128}, {2048, 512}}) {
+    const std::string size = "1x" + std::to_string(n) + "x" + std::to_string(k);
+    const double bytes = 4.0 * static_cast<double>(n * k);
+    const Matrix x = random({1, k}), w = random({k, n}), u = random({n, k}), y = random({k, 1});
+    measure(size + " x.w", bytes, "GB/s", [&] { return matrix::mat_mul(x, w); });
+    measure(size + " x.uT", bytes, "GB/s", [&] { return matrix::mat_mul_nt(x, u); });
+    measure(size + " u.y", bytes, "GB/s", [&] { return matrix::mat_mul(u, y); });
+  }
+  const Matrix q = random({16, 1, 32}), keys = random({16, 512, 32});
+  measure("16x1x512x32 q.kT", 4.0 * 16 * 512 * 32, "GB/s",
+          [&] { return matrix::mat_mul_nt(q, keys); });
 }

@@ -72,7 +72,8 @@ class BatchedContract : public testing::TestWithParam<const char*> {
 };
 
 TEST_P(BatchedContract, EveryFormOfEveryType) {
-  std::vector<Batch> sizes = {{3, 7, 13, 19}, {5, 16, 8, 16}, {2, 16, 16, 8}, {2, 33, 20, 35}};
+  std::vector<Batch> sizes = {
+      {3, 7, 13, 19}, {5, 16, 8, 16}, {2, 16, 16, 8}, {2, 33, 20, 35}, {2, 1, 41, 52}};
   if (!checked()) {
     for (const Batch& b : {Batch{1, 16, 16, 16},
                            {4, 1, 64, 40},

@@ -47,7 +47,9 @@ void choose_tile(const ContractNest& c, CpuTiling& best) {
       worth = width * bytes * 2 >= target.vector_bytes ? 0.85 : 0.45;
     }
     if (!c.is_straight(Axis::Column, width)) worth *= 0.4;
-    for (u32 gangs = 1; gangs <= 4; ++gangs) {
+    // One or two rows read long stretches of B, as long as there are tiles for many threads.
+    const u32 most_gangs = c.shared_rows() <= 2 && c.columns() >= 64 * width ? 8 : 4;
+    for (u32 gangs = 1; gangs <= most_gangs; ++gangs) {
       for (u32 rows = 1; rows <= 16; ++rows) {
         CpuTiling t = best;
         t.width = width;
@@ -352,6 +354,7 @@ class TiledContract {
 bool lower_contract_cpu(ContractNest& c, Launches& out) {
   // Tiny products go the general way, which compiles sooner.
   if (c.depth() == 0 || c.rows() * c.columns() * c.depth() < 4096) return false;
+  if (lower_contract_dot(c, out)) return true;
   const CpuTiling tiling = make_tiling(c);
   TiledContract(c, tiling).lower(out);
   return true;

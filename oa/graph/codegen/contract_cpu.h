@@ -45,4 +45,7 @@ void pack_rows(ContractNest& c, const CpuTiling& t, const kernel::Shared& cells,
 // number.
 u32 pack_contract(ContractNest& c, const CpuTiling& t, u32 i, Launches& out);
 
+// The kernel of matrix times vector. False where it does not fit the operands.
+bool lower_contract_dot(ContractNest& c, Launches& out);
+
 }  // namespace oa::graph
