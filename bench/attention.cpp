@@ -86,6 +86,17 @@ int main(int argc, char** argv) {
             [&] { return matrix::sum(dy, 0); });
   }
 
+  for (const auto& [rows, columns] : {std::pair<i64, i64>{1024, 64},
+                                      {2048, 128},
+                                      {2048, 512},
+                                      {16384, 64},
+                                      {8192, 256},
+                                      {65536, 32}}) {
+    const Matrix x = random({rows, columns});
+    measure("sum of rows " + std::to_string(rows) + "x" + std::to_string(columns),
+            4.0 * static_cast<double>(rows * columns), "GB/s", [&] { return matrix::sum(x, 0); });
+  }
+
   // One token: rows of one, weights either way round, and its attention over what came before.
   for (const auto& [n, k] : {std::pair<i64, i64>{512, 128}, {2048, 512}}) {
     const std::string size = "1x" + std::to_string(n) + "x" + std::to_string(k);

@@ -19,6 +19,7 @@ using kernel::VarValue;
 
 constexpr u32 kKept = 0, kReduced = 1;
 constexpr i64 kSlice = 8192;              // elements of a slice of a split reduction
+constexpr i64 kLaneSlice = 1024;          // the same where every lane of a CPU has a row of its own
 constexpr i64 kRegisterGangs = 8;         // rows up to this many gangs are unrolled
 constexpr i64 kWorkgroupElements = 8192;  // CPU: elements a workgroup goes through
 constexpr u32 kChains = 4;                // independent partial states of a long row
@@ -469,7 +470,9 @@ class ReduceKernel {
   u32 gangs() const {
     if (!in_.target.is_cpu()) return 1;
     for (u32 g = kChains; g > 1; g /= 2) {
-      if (columns() % (g * lane_width()) == 0) return g;
+      // Fewer gangs to a workgroup where threads would have nothing to do.
+      const i64 wide = g * lane_width();
+      if (columns() % wide == 0 && (split_ || rows_ / wide >= in_.target.threads)) return g;
     }
     return 1;
   }
@@ -552,7 +555,13 @@ class ReduceKernel {
     OA_CHECK(levels_.size() == 1);
     const std::vector<Reduction>& level = levels_[0];
     // The number of slices depends on the shape alone, so results do not depend on the machine.
-    const i64 slices = std::min<i64>(ceil_div(count_, kSlice), 1024);
+    const bool by_lane = in_.target.is_cpu() && !shared_row_;
+    const i64 slices = by_lane ? std::min<i64>(ceil_div(count_, kLaneSlice), 64)
+                               : std::min<i64>(ceil_div(count_, kSlice), 1024);
+    // Partial states lie as the lanes of the merge read them.
+    const auto partial_at = [&](const Value& row, const Value& s) {
+      return by_lane ? s * index(rows_) + row : row * index(slices) + s;
+    };
     const i64 width = in_.target.width;
     const i64 slice = ceil_div(ceil_div(count_, slices), width) * width;
     std::vector<std::vector<u32>> temps;
@@ -591,7 +600,7 @@ class ReduceKernel {
       const Value begin = s * index(slice);
       const Value end = kernel::min(begin + index(slice), index(count_));
       auto store_partial = [&](const std::vector<std::vector<Value>>& totals, const Value& row) {
-        const Value at = row * index(slices) + s;
+        const Value at = partial_at(row, s);
         for (size_t i = 0; i < level.size(); ++i) {
           for (size_t c = 0; c < totals[i].size(); ++c) partial[i][c].store(at, totals[i][c]);
         }
@@ -627,6 +636,25 @@ class ReduceKernel {
     for (auto& r : temps) {
       for (u32 t : r) second.args.push_back(ArgRef::temporary(t));
     }
+    if (by_lane) {
+      second.groups = group_count(in_, rows_ / columns() * blocks);
+      second.kernel = kernel::trace("reduce_merge", in_.target, lane_width(), [&] {
+        declare();
+        const auto partial = partial_buffers();
+        const Value group = kernel::cast(kernel::group(), nest_.index_type);
+        const Value outer = group / index(blocks);
+        std::vector<Point> rows = lane_points(outer, group % index(blocks));
+        if_column_exists(rows[0], [&] {
+          for (Point& row : rows) {
+            const Value r = outer * index(columns()) + row.coords[kept_.back()];
+            bind_results(level, merged_in_order(level, partial, slices, r, partial_at), row);
+            store_rows(row);
+          }
+        });
+      });
+      out.list.push_back(std::move(second));
+      return;
+    }
     // A gang shares a row's slices; the row count is small.
     const u32 merge_width = in_.target.is_cpu() ? in_.target.width : in_.target.subgroup;
     second.groups = group_count(in_, rows_);
@@ -656,6 +684,28 @@ class ReduceKernel {
       }
     });
     out.list.push_back(std::move(second));
+  }
+
+  // Each lane goes through the slices of its row.
+  std::vector<std::vector<Value>> merged_in_order(
+      const std::vector<Reduction>& level, const std::vector<std::vector<Buffer>>& partial,
+      i64 slices, const Value& row,
+      const std::function<Value(const Value&, const Value&)>& partial_at) const {
+    std::vector<std::vector<Value>> totals;
+    for (size_t i = 0; i < level.size(); ++i) {
+      const auto load = [&](const Value& s) {
+        std::vector<Value> v;
+        for (const Buffer& b : partial[i]) v.push_back(b.load(partial_at(row, s)));
+        return v;
+      };
+      State state;
+      for (const Value& v : load(index(0))) state.emplace_back(v);
+      kernel::For(index(1), index(slices), index(1), [&](const Value& s) {
+        set(state, level[i].reducer->merge(get(state), load(s)));
+      });
+      totals.push_back(get(state));
+    }
+    return totals;
   }
 
   // Positions begin..end of a row, shared by the lanes.
