@@ -221,6 +221,21 @@ TEST_P(VulkanDeviceTest, CopiesMoreThanTheRingHolds) {
   EXPECT_EQ(std::memcmp(back.data(), data.data(), bytes), 0);
 }
 
+// Reads start wherever the writes before them left the ring.
+TEST_P(VulkanDeviceTest, ReadsMoreThanTheRingHoldsFromAnyStart) {
+  const u64 quarter = u64{8} << 20, bytes = 6 * quarter;
+  std::vector<u8> data(bytes), back(bytes);
+  for (u64 i = 0; i < bytes; ++i) data[i] = static_cast<u8>((i + (i >> 23)) * 2654435761u >> 13);
+  const Memory memory = device_->allocate(bytes);
+  for (u64 start = 0; start < 4; ++start) {
+    device_->write(memory, 0, data.data(), bytes);
+    device_->write(memory, 0, data.data(), start * quarter + 1);
+    std::fill(back.begin(), back.end(), 0);
+    device_->read(memory, 0, back.data(), bytes);
+    EXPECT_EQ(std::memcmp(back.data(), data.data(), bytes), 0) << start;
+  }
+}
+
 TEST_P(VulkanDeviceTest, LaterWritesWin) {
   const Memory memory = make(std::vector<u32>(64, 0));
   const auto scale = compile(scale_kernel(device_->target()));

@@ -30,7 +30,6 @@ void Ring::collect(u64 completed) {
     tail_ = used_.front().end;
     used_.pop_front();
   }
-  if (used_.empty()) head_ = tail_ = 0;
 }
 
 Staging::Staging(Context& context, Queue& queue, Heap& device_memory)
@@ -127,8 +126,8 @@ void Staging::read(const Memory& from, u64 offset, void* to, u64 bytes) {
     std::memcpy(to, place.host, bytes);
     return;
   }
-  // One chunk is copied by the device while the one before it is copied by the host. A ring of four
-  // chunks cannot hand out a chunk again before that.
+  // One chunk is copied by the device while the one before it is copied by the host: a ring of four
+  // chunks, handed out in order, does not reach a chunk's place again with the next one.
   struct Chunk {
     u64 ring_offset;
     u64 bytes;

@@ -7,7 +7,9 @@
 
 namespace oa::device::vulkan {
 
-// Space that is taken in order and is free again when a value of the timeline is reached.
+// Space that is taken in order and is free again when a value of the timeline is reached. Of two
+// takes in a row the second leaves the first one's place alone, free or not, while both are at most
+// a quarter of the ring.
 class Ring {
  public:
   explicit Ring(u64 bytes) : bytes_(bytes) {}
