@@ -160,6 +160,13 @@ void Instance::create(bool validation) {
 Instance::~Instance() {
   if (messenger_ != VK_NULL_HANDLE) api_.destroy_messenger(handle_, messenger_, nullptr);
   std::lock_guard lock(loader_mutex());
+  // Destroying the last instance unloads the drivers, and loading one again and again ends in
+  // failures (NVIDIA's after some thirty times). So the first instance that closes stays, unused.
+  static VkInstance kept = VK_NULL_HANDLE;
+  if (kept == VK_NULL_HANDLE && !validates()) {
+    kept = handle_;
+    return;
+  }
   api_.destroy_instance(handle_, nullptr);
 }
 
