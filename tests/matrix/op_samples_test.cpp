@@ -6,6 +6,7 @@
 #include "devices.h"
 #include "oa/engine/engine_core.h"
 #include "oa/matrix/all_ops.h"
+#include "oa/ml/matrix/ml_ops.h"
 #include "sample_run.h"
 #include "tests/support/interpreter_device.h"
 
@@ -136,7 +137,14 @@ TEST_P(OpSamples, RefusesF64WhereTheDeviceHasNone) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, OpSamples, testing::ValuesIn(matrix::all_ops()),
+std::vector<const OpDef*> every_op() {
+  std::vector<const OpDef*> all = matrix::all_ops();
+  const std::vector<const OpDef*> ml = ml::matrix::ml_ops();
+  all.insert(all.end(), ml.begin(), ml.end());
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, OpSamples, testing::ValuesIn(every_op()),
                          [](const testing::TestParamInfo<const OpDef*>& tested) {
                            return fmt::format("{}_{}", tested.param->name(), tested.index);
                          });

@@ -191,6 +191,7 @@ Expected expected_of(const OpDef& op, const Sample& s, const std::vector<Array>&
   expected.value = {result.dtype(), result.shape(), decode(result.dtype(), bits_of(result))};
   if (!is_float(result.dtype())) return expected;
   expected.ulps = 8;
+  expected.composite = op.info.kind == graph::OpKind::Composite;
   for (f64 x : expected.value.v) expected.scale.push_back(std::isfinite(x) ? std::abs(x) + 1 : x);
   return expected;
 }

@@ -7,7 +7,10 @@ namespace oa::ml::matrix {
 
 using oa::matrix::OpList;
 
+OpList activation_ops();
 OpList attention_ops();
+OpList cross_entropy_ops();
+OpList norm_ops();
 
 // Every op, in the order of the families above.
 std::vector<const graph::OpDef*> ml_ops();
