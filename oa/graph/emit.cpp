@@ -205,8 +205,14 @@ Value Evaluator::load_at(Operand operand, const AffineExpr& expr, Point& point,
     }
   }
   Value index = affine(expr, point);
-  if (valid.valid()) index = kernel::select(valid, index, kernel::constant_int(index_type_, 0));
-  return b.load(index);
+  if (!valid.valid()) return b.load(index);
+  // A CPU loads neighbours under a mask; a chosen index would make it gather.
+  if (kernel::target().is_cpu()) {
+    const kernel::VarValue loaded(kernel::literal(kernel::value_scalar(b.elem()), 0));
+    kernel::If(kernel::Bool(valid), [&] { loaded.set(b.load(index)); });
+    return loaded.get();
+  }
+  return b.load(kernel::select(valid, index, kernel::constant_int(index_type_, 0)));
 }
 
 Value Evaluator::load(Operand operand, const Value& index) {

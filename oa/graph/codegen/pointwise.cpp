@@ -103,7 +103,6 @@ class PointwiseKernel {
   Value index(i64 x) const { return kernel::constant_int(nest_.index_type, x); }
 
   void trace_cpu(Launch& launch, i64 total) {
-    const u32 width = in_.target.width;
     // Inner loops: the last axis, and more of them while they are short.
     if (nest_.extent.size() == 1) {
       trace_flat(launch, total);
@@ -113,8 +112,9 @@ class PointwiseKernel {
     i64 row = nest_.extent[first];
     // A computed position is often the same along the last axis (a row of a table), which only
     // shows if that axis is a loop of its own.
-    const i64 enough = reads_computed() ? width : 4 * width;
+    const i64 enough = reads_computed() ? in_.target.width : 4 * in_.target.width;
     while (first > 0 && row < enough) row *= nest_.extent[--first];
+    const u32 width = first + 1 < nest_.extent.size() ? short_axis_width() : in_.target.width;
     const i64 rows = total / row;
     const i64 pieces = ceil_div(row, kChunk);
     const i64 rows_per_group = pieces > 1 ? 1 : std::max<i64>(1, kChunk / row);
@@ -139,6 +139,14 @@ class PointwiseKernel {
         });
       }
     });
+  }
+
+  // Lanes that fill a short last axis some times over, so that no gang leaves it.
+  u32 short_axis_width() const {
+    for (u32 w = in_.target.width; w >= 4; w /= 2) {
+      if (nest_.extent.back() % w == 0) return w;
+    }
+    return in_.target.width;
   }
 
   // One loop axis: the extent is a runtime value, so one kernel serves every size.
@@ -168,10 +176,13 @@ class PointwiseKernel {
     Point base;
     base.coords.resize(nest_.extent.size());
     if (first > 0) unflatten_loops(nest_, 0, first, r, base.coords);
+    // A gang that never leaves the last axis moves along it, whatever the axes before do.
+    const bool straight = nest_.extent.size() > 1 && nest_.extent.back() % width == 0;
     auto gang = [&](const Value& start) {
       Point p;
       p.coords = base.coords;
-      unflatten_loops(nest_, first, nest_.extent.size(), start + lane, p.coords);
+      unflatten_loops(nest_, first, nest_.extent.size(), straight ? start : start + lane, p.coords);
+      if (straight) p.coords.back() = p.coords.back() + lane;
       store_point(p);
     };
     const Value full = known ? index(known / width) : count / index(width);
