@@ -174,7 +174,14 @@ class TiledContract {
         group = group / c_.index(count);
         return v;
       };
-      const Value block = take(blocks), panel = take(panel_groups), batch = take(c_.batches());
+      // A small B stays in every cache; then a thread's workgroups are neighbours in rows, which it
+      // likely wrote and will read. Else they share a panel of B.
+      const i64 b_bytes = c_.columns() * c_.depth() * kernel::size_bytes(c_.accumulator());
+      const bool by_row = b_bytes <= 256 << 10;
+      Value block = by_row ? Value() : take(blocks);
+      const Value panel = take(panel_groups);
+      if (by_row) block = take(blocks);
+      const Value batch = take(c_.batches());
       run_task(batch, panel, block, take(t_.slices));
     });
     out.list.push_back(std::move(launch));
