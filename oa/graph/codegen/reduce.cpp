@@ -19,7 +19,7 @@ using kernel::VarValue;
 
 constexpr u32 kKept = 0, kReduced = 1;
 constexpr i64 kSlice = 8192;              // elements of a slice of a split reduction
-constexpr i64 kLaneSlice = 1024;          // the same where every lane of a CPU has a row of its own
+constexpr i64 kLaneSlice = 256;           // the same where every lane of a CPU has a row of its own
 constexpr i64 kRegisterGangs = 8;         // rows up to this many gangs are unrolled
 constexpr i64 kWorkgroupElements = 8192;  // CPU: elements a workgroup goes through
 constexpr u32 kChains = 4;                // independent partial states of a long row
@@ -188,6 +188,9 @@ class ReduceKernel {
     // Roles follow the refinement: a split axis keeps its role, and the axes of the group's domain
     // are the same elements, so they are found again by walking both shapes.
     roles_now_ = refine_roles();
+    if (split_) {
+      for (Operand o : full_outputs_) before_reductions(o, p);
+    }
     for (const auto& level : levels_) {
       for (const Reduction& r : level) evaluator_.value(r.input, full_map(r.input), p);
       for (const Reduction& r : level) {
@@ -197,14 +200,21 @@ class ReduceKernel {
     }
     if (!split_) {
       for (Operand o : full_outputs_) evaluator_.value(o, full_map(o), p);
-    } else if (!full_outputs_.empty()) {
-      throw NotFusible{full_outputs_[0]};
     }
     for (Operand o : row_outputs_) evaluator_.value(o, row_map(o), p);
     evaluator_.affine(full_position(), p);
     evaluator_.affine(row_position(), p);
     evaluator_.affine(flat_over(axes_of(kReduced)), p);
     roles_now_.clear();
+  }
+
+  // What slices store per element needs no result of the whole row.
+  void before_reductions(Operand o, Point& p) {
+    try {
+      evaluator_.value(o, full_map(o), p);
+    } catch (const NotFusible&) {
+      throw NotFusible{o};
+    }
   }
 
   std::vector<u32> refine_roles() const {
@@ -240,6 +250,10 @@ class ReduceKernel {
       outputs_.emplace(std::pair(o.node, o.output),
                        kernel::param_buffer(element_scalar(in_.graph.spec(o).dtype)));
     }
+  }
+
+  bool is_full(Operand o) const {
+    return std::find(full_outputs_.begin(), full_outputs_.end(), o) != full_outputs_.end();
   }
 
   const Buffer& output(Operand o) const { return outputs_.at({o.node, o.output}); }
@@ -540,6 +554,7 @@ class ReduceKernel {
         for (size_t i = 0; i < level.size(); ++i) {
           set(states[g][i], step(level[i], get(states[g][i]), p, q));
         }
+        if (split_ && !full_outputs_.empty()) store_full(p);
       }
     });
     std::vector<std::vector<std::vector<Value>>> totals(rows.size());
@@ -585,18 +600,21 @@ class ReduceKernel {
     first.flops =
         cost_per_element(in_.graph, in_.group) * static_cast<f64>(in_.group.domain.elements());
     add_need_args(in_, nest_.needs, first);
+    for (Operand o : in_.group.outputs) first.args.push_back(ArgRef::value(o, is_full(o)));
     for (auto& r : temps) {
       for (u32 t : r) first.args.push_back(ArgRef::temporary(t, true));
     }
     const i64 blocks = shared_row_ ? 1 : ceil_div(columns(), gangs() * lane_width());
-    first.groups = group_count(in_, (shared_row_ ? rows_ : rows_ / columns() * blocks) * slices);
+    const i64 groups = shared_row_ ? rows_ : rows_ / columns() * blocks;  // of a slice
+    first.groups = group_count(in_, groups * slices);
     const u32 first_width = shared_row_ ? in_.target.width : lane_width();
     first.kernel = kernel::trace("reduce_slices", in_.target, first_width, [&] {
-      evaluator_.declare(nest_.needs, nest_.index_type);
+      declare();
       const auto partial = partial_buffers();
       const Value group = kernel::cast(kernel::group(), nest_.index_type);
-      const Value s = group % index(slices);
-      const Value r = group / index(slices);
+      // Lanes of a CPU go through the whole width of some memory before a thread has the next part.
+      const Value s = by_lane ? group / index(groups) : group % index(slices);
+      const Value r = by_lane ? group % index(groups) : group / index(slices);
       const Value begin = s * index(slice);
       const Value end = kernel::min(begin + index(slice), index(count_));
       auto store_partial = [&](const std::vector<std::vector<Value>>& totals, const Value& row) {
@@ -632,7 +650,7 @@ class ReduceKernel {
     Launch second;
     second.label = group_label(in_.graph, in_.group) + " (merge)";
     add_need_args(in_, nest_.needs, second);
-    for (Operand o : in_.group.outputs) second.args.push_back(ArgRef::value(o, true));
+    for (Operand o : in_.group.outputs) second.args.push_back(ArgRef::value(o, !is_full(o)));
     for (auto& r : temps) {
       for (u32 t : r) second.args.push_back(ArgRef::temporary(t));
     }
@@ -721,6 +739,7 @@ class ReduceKernel {
       for (size_t i = 0; i < level.size(); ++i) {
         set(chains[i][chain], step(level[i], get(chains[i][chain]), p, q));
       }
+      if (!full_outputs_.empty()) store_full(p);
     };
     const Value rounds = (end - begin) / index(kChains * width);
     kernel::For(index(0), rounds, index(1), [&](const Value& it) {
@@ -770,7 +789,8 @@ bool is_split_reduction(const kernel::Target& target, const Shape& domain,
   // Rows that lanes share fill the machine by themselves from 64 workgroups on.
   const bool lane_rows = !axes.empty() && axes.back() != domain.rank() - 1 && domain.back() > 1;
   const i64 workgroups = lane_rows ? ceil_div(rows, 16) : rows;
-  (void)target;
+  // Threads of a CPU part what they reduce as they part what they wrote: by the outer axis.
+  if (lane_rows && target.is_cpu()) return count >= 2 * kLaneSlice && workgroups < 64;
   return count >= 4 * kSlice / (lane_rows ? 16 : 1) && workgroups < 64;
 }
 
