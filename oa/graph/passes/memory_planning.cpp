@@ -13,13 +13,27 @@ namespace oa::graph {
 namespace {
 
 constexpr u64 kAlign = 256;
+constexpr u64 kSmallArena = u64{64} << 20;  // bytes that matter to nobody
 u64 aligned(u64 bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
-// Free intervals of the arena; first fit keeps it small and the result the same in every run.
+// Free intervals of the arena; first fit keeps it small and the result the same in every run. By
+// size, only memory of as many bytes is used again.
 class Arena {
  public:
+  explicit Arena(bool by_size) : by_size_(by_size) {}
+
   u64 take(u64 bytes) {
     bytes = aligned(std::max<u64>(bytes, 1));
+    if (by_size_) {
+      std::vector<u64>& same = same_size_[bytes];
+      if (same.empty()) {
+        size_ += bytes;
+        return size_ - bytes;
+      }
+      const u64 at = same.back();  // the latest, which the caches may still hold
+      same.pop_back();
+      return at;
+    }
     for (auto it = free_.begin(); it != free_.end(); ++it) {
       if (it->second < bytes) continue;
       const u64 at = it->first;
@@ -42,6 +56,10 @@ class Arena {
   }
   void give(u64 at, u64 bytes) {
     bytes = aligned(std::max<u64>(bytes, 1));
+    if (by_size_) {
+      same_size_[bytes].push_back(at);
+      return;
+    }
     auto next = free_.lower_bound(at);
     if (next != free_.end() && at + bytes == next->first) {
       bytes += next->second;
@@ -59,7 +77,9 @@ class Arena {
   u64 size() const { return size_; }
 
  private:
-  std::map<u64, u64> free_;  // offset -> bytes
+  bool by_size_;
+  std::map<u64, std::vector<u64>> same_size_;  // bytes -> offsets
+  std::map<u64, u64> free_;                    // offset -> bytes
   u64 size_ = 0;
 };
 
@@ -73,7 +93,17 @@ class Planner {
     place_writes();
     add_copies_of_writes();
     place_results();
-    place_rest(record);
+    // Threads of a CPU write the same part of values of one size, so memory that changes hands only
+    // among these stays with its thread. It may cost some memory, but not much of a large program.
+    const std::map<u64, Place> fixed = placed_;
+    place_rest(record, false);
+    if (!c_.target.is_cpu() || c_.target.threads == 1) return;
+    const u64 smallest = c_.arena_bytes;
+    placed_ = fixed;
+    place_rest(record, true);
+    if (c_.arena_bytes <= std::max(kSmallArena, smallest + smallest / 8)) return;
+    placed_ = fixed;
+    place_rest(record, false);
   }
 
  private:
@@ -207,8 +237,8 @@ class Planner {
     }
   }
 
-  void place_rest(StageRecord& record) {
-    Arena arena;
+  void place_rest(StageRecord& record, bool by_size) {
+    Arena arena(by_size);
     u64 total = 0;
     u64 in_place = 0;
     c_.temp_offsets.assign(c_.launches.temps.size(), 0);
