@@ -8,8 +8,10 @@
 #include <atomic>
 #include <cerrno>
 #include <system_error>
+#include <utility>
 
 #include "oa/core/error.h"
+#include "oa/core/mapped_file.h"
 
 namespace oa {
 
@@ -35,12 +37,6 @@ class Descriptor {
   }
   int get() const { return fd_; }
   bool valid() const { return fd_ >= 0; }
-  // Some file systems report a failed write only here.
-  int close() {
-    const int fd = fd_;
-    fd_ = -1;
-    return ::close(fd);
-  }
 
  private:
   int fd_;
@@ -53,55 +49,29 @@ int open_retrying(const char* path, int flags, mode_t mode = 0) {
   return fd;
 }
 
-// Removes the temporary file unless it was renamed.
-class Temporary {
- public:
-  explicit Temporary(const fs::path& target) {
-    static std::atomic<u32> sequence{0};
-    do {
-      path_ = target;
-      path_ += fmt::format(".tmp.{}.{}", ::getpid(), sequence.fetch_add(1));
-      fd_ = open_retrying(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL, 0666);
-    } while (fd_ < 0 && errno == EEXIST);  // left by a dead process that had our id
-    if (fd_ < 0) io_error("write_file", "create", path_, errno);
-  }
-  Temporary(const Temporary&) = delete;
-  Temporary& operator=(const Temporary&) = delete;
-  ~Temporary() {
-    if (!renamed_) ::unlink(path_.c_str());
-  }
-  int fd() const { return fd_; }
-  const fs::path& path() const { return path_; }
-  void rename_to(const fs::path& target) {
-    if (::rename(path_.c_str(), target.c_str()) != 0)
-      io_error("write_file", "rename the new file to", target, errno);
-    renamed_ = true;
-  }
-
- private:
-  fs::path path_;
-  int fd_ = -1;
-  bool renamed_ = false;
-};
-
-void write_all(int fd, std::span<const u8> bytes, const fs::path& path) {
-  constexpr size_t kMaxWrite = size_t{1} << 30;  // one call takes less than 2 GiB
-  while (!bytes.empty()) {
-    const ssize_t n = ::write(fd, bytes.data(), std::min(bytes.size(), kMaxWrite));
-    if (n < 0) {
-      if (errno == EINTR) continue;
-      io_error("write_file", "write", path, errno);
-    }
-    bytes = bytes.subspan(static_cast<size_t>(n));
-  }
-}
-
 void sync_directory(const fs::path& directory) {
   Descriptor fd(open_retrying(directory.c_str(), O_RDONLY | O_DIRECTORY));
   if (!fd.valid()) io_error("write_file", "open the directory", directory, errno);
   // EINVAL: the file system has no notion of syncing a directory.
   if (::fsync(fd.get()) != 0 && errno != EINVAL)
     io_error("write_file", "sync the directory", directory, errno);
+}
+
+// Creates missing directories; with Durability::Disk they outlive a power failure, too.
+void create_parents(const fs::path& directory, Durability durability) {
+  std::vector<fs::path> created;
+  std::error_code error;
+  for (fs::path at = directory; !at.empty() && !fs::exists(at, error); at = at.parent_path())
+    created.push_back(at);
+  fs::create_directories(directory, error);
+  if (error) io_error("write_file", "create the directory", directory, error.value());
+  if (durability != Durability::Disk) return;
+  for (const fs::path& at : created)
+    sync_directory(at.has_parent_path() ? at.parent_path() : fs::path("."));
+}
+
+fs::path parent_of(const fs::path& path) {
+  return path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
 
 }  // namespace
@@ -131,21 +101,79 @@ std::vector<u8> read_file(const fs::path& path) {
   return bytes;
 }
 
-void write_file(const fs::path& path, std::span<const u8> bytes, Durability durability) {
-  constexpr std::string_view op = "write_file";
-  const fs::path parent = path.has_parent_path() ? path.parent_path() : fs::path(".");
-  std::error_code error;
-  fs::create_directories(parent, error);
-  if (error) io_error(op, "create the directory", parent, error.value());
+AtomicFile::AtomicFile(fs::path target, Durability durability)
+    : target_(std::move(target)), durability_(durability) {
+  static std::atomic<u32> sequence{0};
+  create_parents(parent_of(target_), durability_);
+  do {
+    temporary_ = target_;
+    temporary_ += fmt::format(".tmp.{}.{}", ::getpid(), sequence.fetch_add(1));
+    fd_ = open_retrying(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL, 0666);
+  } while (fd_ < 0 && errno == EEXIST);  // left by a dead process that had our id
+  if (fd_ < 0) io_error("write_file", "create", temporary_, errno);
+}
 
-  Temporary temporary(path);
-  Descriptor fd(temporary.fd());
-  write_all(fd.get(), bytes, temporary.path());
-  if (durability == Durability::Disk && ::fsync(fd.get()) != 0)
-    io_error(op, "sync", temporary.path(), errno);
-  if (fd.close() != 0) io_error(op, "close", temporary.path(), errno);
-  temporary.rename_to(path);
-  if (durability == Durability::Disk) sync_directory(parent);
+AtomicFile::~AtomicFile() {
+  if (fd_ >= 0) ::close(fd_);
+  if (!renamed_) ::unlink(temporary_.c_str());
+}
+
+void AtomicFile::write(std::span<const u8> bytes) {
+  OA_CHECK(fd_ >= 0);
+  constexpr size_t kMaxWrite = size_t{1} << 30;  // one call takes less than 2 GiB
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(fd_, bytes.data(), std::min(bytes.size(), kMaxWrite));
+    if (n < 0) {
+      if (errno == EINTR) continue;
+      io_error("write_file", "write", temporary_, errno);
+    }
+    bytes = bytes.subspan(static_cast<size_t>(n));
+    position_ += static_cast<u64>(n);
+  }
+}
+
+void AtomicFile::seek(u64 position) {
+  OA_CHECK(fd_ >= 0);
+  if (::lseek(fd_, static_cast<off_t>(position), SEEK_SET) < 0)
+    io_error("write_file", "seek in", temporary_, errno);
+  position_ = position;
+}
+
+void AtomicFile::commit() {
+  OA_CHECK(fd_ >= 0);
+  constexpr std::string_view op = "write_file";
+  if (durability_ == Durability::Disk && ::fsync(fd_) != 0) io_error(op, "sync", temporary_, errno);
+  // Some file systems report a failed write only here.
+  if (::close(std::exchange(fd_, -1)) != 0) io_error(op, "close", temporary_, errno);
+  if (::rename(temporary_.c_str(), target_.c_str()) != 0)
+    io_error(op, "rename the new file to", target_, errno);
+  renamed_ = true;
+  if (durability_ == Durability::Disk) sync_directory(parent_of(target_));
+}
+
+void write_file(const fs::path& path, std::span<const u8> bytes, Durability durability) {
+  AtomicFile file(path, durability);
+  file.write(bytes);
+  file.commit();
+}
+
+SharedFile::SharedFile(const fs::path& path) {
+  constexpr u64 kSmall = u64{1} << 16;  // below, a copy is cheaper and cannot be cut short
+  std::error_code error;
+  const auto hold = [&](auto content) {
+    const auto held = std::make_shared<const decltype(content)>(std::move(content));
+    if constexpr (std::is_same_v<decltype(content), MappedFile>) {
+      bytes_ = held->bytes();
+    } else {
+      bytes_ = *held;
+    }
+    owner_ = held;
+  };
+  if (fs::is_regular_file(path, error) && fs::file_size(path, error) >= kSmall && !error) {
+    hold(MappedFile(path));
+  } else {
+    hold(read_file(path));
+  }
 }
 
 std::string prepare_directory(const fs::path& path) {

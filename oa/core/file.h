@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,6 +25,48 @@ enum class Durability : u8 {
 // the directory.
 void write_file(const std::filesystem::path& path, std::span<const u8> bytes,
                 Durability durability = Durability::Disk);
+
+// The same replacement for content that comes in pieces. The target changes in commit() and nowhere
+// else; an object that dies without it removes its temporary file. Failures as for write_file.
+class AtomicFile {
+ public:
+  explicit AtomicFile(std::filesystem::path target, Durability durability = Durability::Disk);
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+  ~AtomicFile();
+
+  // Writes at the current position and advances it.
+  void write(std::span<const u8> bytes);
+  // Sets the position of the next write; a gap reads as zeros.
+  void seek(u64 position);
+  u64 position() const { return position_; }
+
+  // Syncs, renames over the target and syncs the directory. Nothing can be written afterwards.
+  void commit();
+
+ private:
+  std::filesystem::path target_, temporary_;
+  Durability durability_;
+  u64 position_ = 0;
+  int fd_ = -1;
+  bool renamed_ = false;
+};
+
+// The content of any file, shared by copies: large regular files are mapped (mapped_file.h), others
+// are read. A file that is replaced meanwhile (as write_file does) keeps its old content here.
+class SharedFile {
+ public:
+  // Throws Io with the path and the system's reason.
+  explicit SharedFile(const std::filesystem::path& path);
+
+  std::span<const u8> bytes() const { return bytes_; }
+  // Keeps bytes() valid for as long as a copy of it lives.
+  const std::shared_ptr<const void>& owner() const { return owner_; }
+
+ private:
+  std::span<const u8> bytes_;
+  std::shared_ptr<const void> owner_;
+};
 
 // Makes `path` a directory that this process may write into, private to the user if it is new.
 // Returns why that is impossible, or an empty string.

@@ -1,5 +1,7 @@
 #include "oa/core/utf8.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -65,6 +67,27 @@ u64 utf8_incomplete_tail(std::span<const u8> bytes) {
     if (length != 0) return 0;
   }
   return 0;
+}
+
+bool is_utf8(std::string_view text) {
+  return is_utf8({reinterpret_cast<const u8*>(text.data()), text.size()});
+}
+
+std::string printable(std::string_view text, size_t limit) {
+  std::string out;
+  while (!text.empty()) {
+    if (out.size() >= limit) return out + "...";
+    const auto lead = static_cast<u8>(text[0]);
+    const std::string_view character = text.substr(0, std::max<u64>(1, length_by_first(lead)));
+    if (!is_utf8(character) || lead < 0x20 || lead == 0x7f) {
+      out += fmt::format("\\x{:02x}", lead);
+      text.remove_prefix(1);
+    } else {
+      out += character;
+      text.remove_prefix(character.size());
+    }
+  }
+  return out;
 }
 
 }  // namespace oa

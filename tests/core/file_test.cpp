@@ -3,13 +3,16 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
+#include <random>
 #include <thread>
 
 #include "oa/core/error.h"
@@ -148,6 +151,98 @@ TEST_F(File, ThreadsMayWriteTheSameFile) {
   const std::vector<u8> last = read_file(dir_ / "f");
   EXPECT_EQ(last, std::vector<u8>(1000, last[0]));
   EXPECT_EQ(entries(), 1u);
+}
+
+TEST_F(File, PiecesReplaceTheTargetOnlyWhenCommitted) {
+  write_file(dir_ / "f", std::vector<u8>{1});
+  {
+    AtomicFile file(dir_ / "f");
+    file.write(std::vector<u8>{2, 3});
+    file.seek(4);
+    file.write(std::vector<u8>{5});
+    file.seek(0);
+    file.write(std::vector<u8>{9});
+    EXPECT_EQ(file.position(), 1u);
+    EXPECT_EQ(read_file(dir_ / "f"), std::vector<u8>{1});
+    file.commit();
+    EXPECT_THROW(file.write(std::vector<u8>{1}), Error);
+  }
+  EXPECT_EQ(read_file(dir_ / "f"), (std::vector<u8>{9, 3, 0, 0, 5}));
+  {
+    AtomicFile file(dir_ / "f");
+    file.write(std::vector<u8>{7});
+    EXPECT_EQ(entries(), 2u);
+  }
+  EXPECT_EQ(read_file(dir_ / "f"), (std::vector<u8>{9, 3, 0, 0, 5}));
+  EXPECT_EQ(entries(), 1u);
+}
+
+TEST_F(File, MapsFilesOfEverySize) {
+  for (size_t size : {0, 1, 65535, 65536, 1 << 20}) {
+    std::vector<u8> bytes(size);
+    std::iota(bytes.begin(), bytes.end(), u8{3});
+    write_file(dir_ / "f", bytes);
+    const SharedFile file(dir_ / "f");
+    EXPECT_TRUE(std::ranges::equal(file.bytes(), bytes));
+  }
+  EXPECT_FALSE(SharedFile("/proc/self/status").bytes().empty());
+  EXPECT_EQ(message_of([&] { SharedFile file(dir_ / "none"); }),
+            "read_file: cannot open '" + dir_.string() + "/none': No such file or directory");
+  EXPECT_EQ(message_of([&] { SharedFile file(dir_); }),
+            "read_file: cannot read '" + dir_.string() + "': Is a directory");
+}
+
+TEST_F(File, AMappingOutlivesReplacementAndTheObject) {
+  write_file(dir_ / "f", std::vector<u8>(100000, 4));
+  std::shared_ptr<const void> owner;
+  std::span<const u8> bytes;
+  {
+    const SharedFile file(dir_ / "f");
+    bytes = file.bytes();
+    owner = file.owner();
+  }
+  write_file(dir_ / "f", std::vector<u8>(10, 5));
+  EXPECT_EQ(std::ranges::count(bytes, 4), 100000);
+}
+
+// The children write nothing but files, so _exit and signals are the only ways out of them.
+TEST_F(File, AKilledWriterLeavesAWholeFile) {
+  // Each content tells its own length and number, so that any mixture would show.
+  const auto content = [](u32 number) {
+    return std::vector<u8>(20000 + 7777 * (number % 5), static_cast<u8>(number));
+  };
+  const fs::path path = dir_ / "f";
+  write_file(path, content(0));
+  std::mt19937 random(7);
+  u32 changed = 0, interrupted = 0;
+  for (int round = 0; round < 60; ++round) {
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      for (u32 i = 0;; ++i) {
+        try {
+          write_file(path, content(i), i % 4 ? Durability::Rename : Durability::Disk);
+        } catch (...) {
+          ::_exit(1);
+        }
+      }
+    }
+    ::usleep(500 + random() % 6000);
+    ::kill(child, SIGKILL);
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(status)) << "the writer failed by itself";
+    const std::vector<u8> seen = read_file(path);
+    ASSERT_FALSE(seen.empty());
+    ASSERT_EQ(seen.size(), content((seen[0] % 5)).size());
+    ASSERT_EQ(std::ranges::count(seen, seen[0]), static_cast<std::ptrdiff_t>(seen.size()));
+    changed += seen[0] != 0;
+    interrupted += entries() > 1;
+    for (const fs::directory_entry& e : fs::directory_iterator(dir_))
+      if (e.path() != path) fs::remove(e.path());
+  }
+  EXPECT_GT(changed, 0u);
+  EXPECT_GT(interrupted, 0u);  // some were killed in the middle of a file
 }
 
 TEST_F(File, PreparesDirectories) {

@@ -71,5 +71,15 @@ TEST(Utf8, TailsOfStreams) {
   EXPECT_EQ(utf8_incomplete_tail({}), 0u);
 }
 
+TEST(Utf8, PrintableTextKeepsLettersAndShowsTheRest) {
+  using namespace std::string_view_literals;
+  EXPECT_EQ(printable("größe"), "größe");
+  EXPECT_EQ(printable("a\n\xff\x7f\0z"sv), "a\\x0a\\xff\\x7f\\x00z");
+  EXPECT_EQ(printable("abcdef", 3), "abc...");
+  EXPECT_EQ(printable("abc", 3), "abc");
+  EXPECT_EQ(printable("aöö", 2), "aö...");
+  EXPECT_EQ(printable("\xe4\xb8"), "\\xe4\\xb8");
+}
+
 }  // namespace
 }  // namespace oa
