@@ -69,7 +69,7 @@ u64 utf8_incomplete_tail(std::span<const u8> bytes) {
   return 0;
 }
 
-bool is_utf8(std::string_view text) {
+bool is_utf8_text(std::string_view text) {
   return is_utf8({reinterpret_cast<const u8*>(text.data()), text.size()});
 }
 
@@ -79,7 +79,7 @@ std::string printable(std::string_view text, size_t limit) {
     if (out.size() >= limit) return out + "...";
     const auto lead = static_cast<u8>(text[0]);
     const std::string_view character = text.substr(0, std::max<u64>(1, length_by_first(lead)));
-    if (!is_utf8(character) || lead < 0x20 || lead == 0x7f) {
+    if (!is_utf8_text(character) || lead < 0x20 || lead == 0x7f) {
       out += fmt::format("\\x{:02x}", lead);
       text.remove_prefix(1);
     } else {

@@ -13,7 +13,7 @@ namespace oa {
 // U+10FFFF, no longer form of what has a shorter one.
 u64 utf8_prefix(std::span<const u8> bytes);
 inline bool is_utf8(std::span<const u8> bytes) { return utf8_prefix(bytes) == bytes.size(); }
-bool is_utf8(std::string_view text);
+bool is_utf8_text(std::string_view text);
 
 // How many of the last bytes, 0 to 3, begin a character that more bytes could complete. A stream of
 // text shows what is before them, and holds them back until more is known.

@@ -1,11 +1,9 @@
 // Checkpoints under SIGKILL: whatever moment it comes, the path holds one whole checkpoint.
-#include <signal.h>
-#include <sys/wait.h>
-
 #include <random>
 
 #include "oa/ml/checkpoint/tensor_file.h"
 #include "tests/ml_checkpoint/support.h"
+#include "tests/support/killed_writer.h"
 
 namespace oa::ml {
 namespace {
@@ -22,33 +20,21 @@ Oam content(u32 number) {
 
 TEST_F(KilledSave, AWholeCheckpointIsAlwaysThere) {
   const std::filesystem::path path = dir_ / "model.oam";
-  write_oam(path, content(0));
   std::mt19937 random(11);
-  int advanced = 0, interrupted = 0;
+  int interrupted = 0;
   i64 last = 0;
-  for (int round = 0; round < 200; ++round) {
-    const pid_t child = ::fork();
-    ASSERT_GE(child, 0);
-    if (child == 0) {
-      for (auto i = static_cast<u32>(last) + 1;; ++i) {
-        try {
-          write_oam(path, content(i), i % 3 ? Durability::Rename : Durability::Disk);
-        } catch (...) {
-          ::_exit(1);
-        }
-      }
-    }
-    ::usleep(random() % 4000);
-    ::kill(child, SIGKILL);
-    int status = 0;
-    ASSERT_EQ(::waitpid(child, &status, 0), child);
-    ASSERT_TRUE(WIFSIGNALED(status)) << "the writer failed by itself";
+  // 200 rounds, and more until some writer was killed in the middle of a file.
+  for (int round = 0; round < 200 || (interrupted == 0 && round < 1000); ++round) {
+    const auto save = [&](u32 i) {
+      write_oam(path, content(static_cast<u32>(last) + 1 + i),
+                i % 8 == 7 ? Durability::Disk : Durability::Rename);
+    };
+    ASSERT_NO_FATAL_FAILURE(run_and_kill(save, random() % 2000));
 
     const Oam seen = read_oam(path);  // all checksums hold
     const auto number = static_cast<u32>(seen.progress.step);
-    ASSERT_GE(seen.progress.step, last);
+    ASSERT_GT(seen.progress.step, last);
     ASSERT_EQ(copy(seen.weights[0].bytes), copy(content(number).weights[0].bytes));
-    advanced += seen.progress.step > last;
     last = seen.progress.step;
     for (const auto& entry : std::filesystem::directory_iterator(dir_)) {
       if (entry.path() == path) continue;
@@ -58,8 +44,7 @@ TEST_F(KilledSave, AWholeCheckpointIsAlwaysThere) {
       std::filesystem::remove(entry.path());
     }
   }
-  EXPECT_GT(advanced, 10);
-  EXPECT_GT(interrupted, 10);
+  EXPECT_GT(interrupted, 0);
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ std::string text_field(std::span<const u8> field, std::string_view what) {
   const auto end = std::ranges::find(field, u8{0});
   if (end == field.end()) corrupt("{} has no end, expected a NUL in {} bytes", what, field.size());
   std::string text(field.begin(), end);
-  if (!is_utf8(text)) corrupt("{} is not UTF-8, got '{}'", what, printable(text));
+  if (!is_utf8_text(text)) corrupt("{} is not UTF-8, got '{}'", what, printable(text));
   return text;
 }
 

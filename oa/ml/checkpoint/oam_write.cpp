@@ -40,7 +40,7 @@ void store_text(std::span<u8> field, std::string_view text) {
 }
 
 void check_text(std::string_view what, std::string_view text, u64 field) {
-  if (text.size() >= field || text.find('\0') != text.npos || !is_utf8(text))
+  if (text.size() >= field || text.find('\0') != text.npos || !is_utf8_text(text))
     invalid(kOp, "wrong {}, got '{}', expected UTF-8 of at most {} bytes without NUL", what,
             printable(text), field - 1);
 }

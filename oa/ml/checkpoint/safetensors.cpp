@@ -246,7 +246,7 @@ struct Encoded {
 void check_metadata(const Metadata& metadata) {
   std::unordered_set<std::string_view> keys;
   for (const auto& [key, text] : metadata) {
-    if (!is_utf8(key) || !is_utf8(text))
+    if (!is_utf8_text(key) || !is_utf8_text(text))
       invalid(kWrite, "metadata '{}' is not UTF-8", printable(key));
     if (!keys.insert(key).second) invalid(kWrite, "metadata has the key '{}' twice", key);
   }
@@ -317,7 +317,7 @@ Safetensors parse_safetensors(std::span<const u8> bytes) {
   const auto header = bytes.subspan(8, length);
   const std::string_view text(reinterpret_cast<const char*>(header.data()), header.size());
   if (!text.starts_with('{')) damaged("the header does not start with '{{'");
-  if (!is_utf8(text)) damaged("the header is not UTF-8");
+  if (!is_utf8_text(text)) damaged("the header is not UTF-8");
   HeaderReader reader;
   json::sax_parse(text, &reader);
   return {place_tensors(std::move(reader.entries), bytes.subspan(8 + length)),

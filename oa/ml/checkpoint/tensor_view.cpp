@@ -48,7 +48,7 @@ std::optional<u64> checked_bytes(const Shape& shape, FileDType dtype) {
 }
 
 bool is_valid_name(std::string_view name) {
-  return !name.empty() && name.find('\0') == name.npos && is_utf8(name);
+  return !name.empty() && name.find('\0') == name.npos && is_utf8_text(name);
 }
 
 void check_tensors(std::string_view op, std::span<const TensorView> tensors) {
