@@ -75,12 +75,17 @@ Needs Evaluator::end_dry_run() {
   dry_ = false;
   buffers_.clear();
   scalars_.clear();
+  fixed_.clear();
   check_slots_.clear();
   return std::move(needs_);
 }
 
 void Evaluator::declare(const Needs& needs, kernel::Scalar index_type) {
   index_type_ = index_type;
+  buffers_.clear();
+  scalars_.clear();
+  fixed_.clear();
+  check_slots_.clear();
   for (Operand operand : needs.buffers) {
     buffers_.emplace_back(operand,
                           kernel::param_buffer(element_scalar(graph_.spec(operand).dtype)));
@@ -92,6 +97,9 @@ void Evaluator::declare(const Needs& needs, kernel::Scalar index_type) {
     status_ = kernel::param_buffer(kernel::Scalar::U32);
     check_base_ = kernel::param_u32();
     for (u32 i = 0; i < needs.checks.size(); ++i) check_slots_[needs.checks[i]] = i;
+  }
+  for (const auto& [operand, at] : needs.fixed) {
+    fixed_.push_back({{operand, at}, buffer(operand).load(kernel::constant_int(index_type_, at))});
   }
 }
 
@@ -188,6 +196,16 @@ Value Evaluator::load_at(Operand operand, const AffineExpr& expr, Point& point,
   if (dry_) needs_.loads.emplace_back(operand, expr);
   const AffineExpr flat = over_loops(expr);
   const Buffer& b = buffer(operand);
+  if (!valid.valid() &&
+      std::all_of(expr.coef.begin(), expr.coef.end(), [](i64 c) { return c == 0; })) {
+    // Not where the only position may replace what it reads: lanes beside it would read it too.
+    if (dry_ && graph_.spec(operand).shape.elements() > 0 && domain_.elements() > 1) {
+      needs_.fixed.emplace_back(operand, expr.offset);
+    }
+    for (const auto& [key, loaded] : fixed_) {
+      if (key == std::pair(operand, expr.offset)) return loaded;
+    }
+  }
   // A pack of consecutive positions loads once, where its memory is consecutive and aligned.
   if (point.parts > 1 && !valid.valid() && !flat.coef.empty()) {
     bool aligned = flat.offset % point.parts == 0 && flat.coef.back() == 1;

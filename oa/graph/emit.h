@@ -61,6 +61,7 @@ struct Needs {
   std::vector<u32> checks;                              // nodes whose indices are checked
   std::vector<AffineExpr> expressions;  // every index expression, for joining loop axes
   std::vector<std::pair<Operand, std::optional<AffineExpr>>> loads;  // nothing: a computed position
+  std::vector<std::pair<Operand, i64>> fixed;  // element of an operand that every position reads
 
   // True if `operand` is read, and only at position `at`.
   bool only_at(Operand operand, const AffineExpr& at) const;
@@ -103,7 +104,8 @@ class Evaluator {
   // Dry run: records needs instead of using parameters. Call inside trace().
   void begin_dry_run();
   Needs end_dry_run();
-  // Real run: creates the parameters for the needs. Call at the top of the traced kernel.
+  // Real run: creates the parameters for the needs, and loads what every position reads. Call at
+  // the top of the traced kernel.
   void declare(const Needs& needs, kernel::Scalar index_type);
 
   // The value of `operand` at map(point).
@@ -139,6 +141,7 @@ class Evaluator {
   Needs needs_;
   std::vector<std::pair<Operand, kernel::Buffer>> buffers_;
   std::map<std::pair<u32, kernel::Scalar>, kernel::Value> scalars_;
+  std::vector<std::pair<std::pair<Operand, i64>, kernel::Value>> fixed_;  // loaded by declare()
   std::map<u32, u32> check_slots_;
   std::optional<kernel::Buffer> status_;
   kernel::Value check_base_;

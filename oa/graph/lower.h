@@ -33,6 +33,12 @@ class Lower {
   // Appends a launch. Arguments are the kernel's parameters in order; memory that a launch writes
   // must be passed with write set.
   void launch(kernel::Kernel kernel, i64 groups, std::vector<ArgRef> args, f64 flops = 0);
+  // The same for a kernel as Launch::mergeable asks for.
+  void launch_mergeable(kernel::Kernel kernel, i64 groups, std::vector<ArgRef> args,
+                        f64 flops = 0) {
+    launch(std::move(kernel), groups, std::move(args), flops);
+    out_.list.back().mergeable = true;
+  }
 
   // Two parameters for checked indices, to be passed as the last two: status words and first code.
   // A kernel reports with report_index below.

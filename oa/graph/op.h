@@ -68,6 +68,9 @@ struct OpInfo {
   f32 cost = 1;
   // Draws on a random stream or has another effect beyond its result: never merged or dropped.
   bool pure = true;
+  // Reads its operands from memory and fuses only with ops of this kind: the updates of a model's
+  // parameters, whose equal kernels then run side by side as one dispatch.
+  bool apart = false;
   // Takes a value from the host that must differ from run to run (an implicit seed): not
   // capturable.
   bool host_state = false;

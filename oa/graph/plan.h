@@ -40,6 +40,7 @@ struct ArgRef {
   u32 scalar = 0;  // of Graph::scalars
   u64 immediate = 0;
   bool write = false;
+  bool part = false;  // of memory whose parts belong to one launch each, of launches that say so
 
   static ArgRef value(Operand o, bool write = false) {
     return {.kind = Kind::Value, .operand = o, .write = write};

@@ -108,7 +108,7 @@ bool same_memory(const ArgRef& a, const ArgRef& b) {
 bool depends(const Launch& later, const Launch& earlier) {
   for (const ArgRef& x : later.args) {
     for (const ArgRef& y : earlier.args) {
-      if ((x.write || y.write) && same_memory(x, y)) return true;
+      if ((x.write || y.write) && !(x.part && y.part) && same_memory(x, y)) return true;
     }
   }
   return false;

@@ -204,9 +204,17 @@ class PointwiseKernel {
     const u32 widest = widest_element();
     if (widest <= 4 && nest_.extent.back() % 4 == 0) parts = 4;
     const i64 packs = total / parts;
+    // One loop axis: as on the CPU, one kernel serves every size.
+    const bool flat = nest_.extent.size() == 1;
     launch.groups = group_count(in_, ceil_div(packs, width));
+    if (flat) {
+      launch.args.push_back(ArgRef::number(static_cast<u64>(packs)));
+      launch.mergeable = true;
+    }
     launch.kernel = kernel::trace("pointwise", in_.target, width, [&] {
       declare();
+      const Value extent =
+          flat ? kernel::cast(kernel::param_u64(), nest_.index_type) : index(packs);
       const Value at = kernel::cast(kernel::group(), nest_.index_type) * index(width) +
                        kernel::cast(kernel::lane(), nest_.index_type);
       auto body = [&] {
@@ -228,10 +236,10 @@ class PointwiseKernel {
           outputs_[i].store(at * index(parts), parts == 1 ? values[i][0] : kernel::vec(values[i]));
         }
       };
-      if (packs % width == 0) {
+      if (!flat && packs % width == 0) {
         body();
       } else {
-        kernel::If(kernel::Bool(at < index(packs)), body);
+        kernel::If(kernel::Bool(at < extent), body);
       }
     });
   }

@@ -54,6 +54,7 @@ class Partition {
  private:
   const Node& node(u32 n) const { return graph_.nodes[n]; }
   OpKind kind(u32 n) const { return node(n).op->info.kind; }
+  bool apart(u32 n) const { return node(n).op->info.apart; }
   bool sealed(Operand o) const { return c_.sealed.contains({o.node, o.output}); }
 
   static bool is_reshape(const Node& n) { return n.op == &op_def<Reshape>(); }
@@ -82,6 +83,10 @@ class Partition {
         if (kind(n) == OpKind::Kernel || (x.op->info.indexed_inputs >> i & 1)) require(x.inputs[i]);
         if (kind(n) == OpKind::Contraction && !may_pack(x.inputs[i])) {
           require(below_movement(x.inputs[i]));
+        }
+        if (apart(n)) {
+          const Operand from = below_movement(x.inputs[i]);
+          if (!from.is_leaf() && !apart(from.node)) require(from);
         }
       }
       if (!c_.options.fuse) {
@@ -223,13 +228,15 @@ class Partition {
   }
 
   // Groups that n reads from directly or through movement that keeps the order of elements.
-  void candidates(u32 n, std::vector<u32>& groups) const {
+  // Of ops that stay apart for a reader that does, of the others for the others.
+  void candidates(u32 n, bool apart_reader, std::vector<u32>& groups) const {
     for (Operand in : node(n).inputs) {
       if (in.is_leaf() || sealed(in)) continue;
       if (is_virtual(in.node)) {
-        if (transparent(in.node)) candidates(in.node, groups);
+        if (transparent(in.node)) candidates(in.node, apart_reader, groups);
         continue;
       }
+      if (apart(in.node) != apart_reader) continue;
       const u32 g = group_of_[in.node];
       if (std::find(groups.begin(), groups.end(), g) == groups.end()) groups.push_back(g);
     }
@@ -314,7 +321,7 @@ class Partition {
 
   void place_pointwise(u32 n) {
     std::vector<u32> groups;
-    candidates(n, groups);
+    candidates(n, apart(n), groups);
     // Prefer the group with the most to share: products, then reductions, then the latest.
     std::sort(groups.begin(), groups.end(), [&](u32 a, u32 b) {
       const auto rank = [&](u32 g) {
@@ -394,7 +401,7 @@ class Partition {
     const ReduceSpec reduce = node(n).op->reduce(infer, node(n).attr());
     u32 home = kNoGroup;
     if (c_.options.fuse && !in.is_leaf() && !is_virtual(in.node) && !sealed(in) &&
-        node(n).inputs.size() == 1) {
+        !apart(in.node) && node(n).inputs.size() == 1) {
       const u32 g = group_of_[in.node];
       Draft& d = drafts_[g];
       if (d.group.kind == Group::Kind::Pointwise &&

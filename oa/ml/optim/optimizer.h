@@ -35,10 +35,21 @@ class Optimizer {
   Optimizer& operator=(const Optimizer&) = delete;
 
   virtual void zero_grad() = 0;  // drops every gradient
+  // Records the update of every parameter that has a gradient.
   virtual void step() = 0;
+  // The same, but where `value` (F32, one element, such as the norm that clip_grad_norm returns) is
+  // NaN or infinite the device changes nothing: no parameter, no moment, not its count of steps.
+  virtual void step_if_finite(const Matrix& value) = 0;
   virtual f64 learning_rate() const = 0;
-  virtual void set_learning_rate(f64 rate) = 0;  // finite, 0 or more; else InvalidArgument
-  virtual u64 step_count() const = 0;            // completed steps
+  // Finite, 0 or more; else InvalidArgument. In the order of recorded work: steps recorded before
+  // keep the old rate, submissions of a captured step that follow have the new one.
+  // FailedPrecondition during a capture.
+  virtual void set_learning_rate(f64 rate) = 0;
+  // Steps recorded outside of captures, and replays that were counted. A step that the device
+  // skipped counts here, but not in a checkpoint's state.
+  virtual u64 step_count() const = 0;
+  // Told by who submits a captured step, once per replay.
+  virtual void count_replays(u64 replays) = 0;
   virtual bool belongs_to(const Engine& engine) const = 0;
 };
 
