@@ -179,6 +179,7 @@ TEST_F(OamFile, EveryOptimizerKindKeepsItsArrays) {
                         b = fixture_values(3, FileDType::F32);
   for (auto [kind, first, second, muon] :
        std::vector<std::tuple<const char*, bool, bool, bool>>{{"SGD", false, false, false},
+                                                              {"SGD", true, false, false},
                                                               {"Adam", true, true, false},
                                                               {"AdamW", true, true, false},
                                                               {"AdamW", false, false, false},

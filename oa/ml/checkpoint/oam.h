@@ -33,8 +33,10 @@ struct OamConfig {
 struct OamOptimizer {
   std::string kind = "AdamW";  // SGD, Adam, AdamW, Muon or MuonAdamW
   f32 learning_rate = 0, beta1 = 0, beta2 = 0, epsilon = 0, weight_decay = 0;
-  i64 step = 0;                // completed updates
-  std::span<const u8> first;   // Adam's m, Muon's momentum; none for SGD
+  i64 step = 0;  // completed updates
+  // Adam's m; Muon's momentum, and SGD's: the original has none there, but a run that resumes
+  // without it is another run.
+  std::span<const u8> first;
   std::span<const u8> second;  // Adam's v, as long as `first`; none for SGD and Muon
   std::span<const u8> muon;    // of MuonAdamW, whose other arrays are its Adam's
 };

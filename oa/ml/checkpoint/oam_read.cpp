@@ -255,10 +255,7 @@ OamOptimizer parse_optimizer(std::span<const u8> s) {
   const u64 n_muon = both ? load<u64>(s, 52) : 0;
   const auto values = s.subspan(kOptimizerBytes);
   u64 arrays;
-  if (o.kind == "SGD") {
-    if (n != 0) corrupt("SGD has moments, got {}, expected 0", n);
-    arrays = 0;
-  } else if (o.kind == "Muon") {
+  if (o.kind == "SGD" || o.kind == "Muon") {
     arrays = 1;
   } else if (o.kind == "Adam" || o.kind == "AdamW" || both) {
     arrays = 2;

@@ -117,7 +117,6 @@ Payload optimizer_payload(const OamOptimizer& o) {
     invalid(kOp, "unknown optimizer, got '{}', expected SGD, Adam, AdamW, Muon or MuonAdamW",
             printable(o.kind));
   const bool fits = o.first.size() % 4 == 0 && o.muon.size() % 4 == 0 &&
-                    (o.kind != "SGD" || o.first.empty()) &&
                     o.second.size() == (adam ? o.first.size() : 0) && (both || o.muon.empty());
   if (!fits)
     invalid(kOp, "moments do not fit {}, got {}, {} and {} bytes", o.kind, o.first.size(),
