@@ -11,5 +11,8 @@ using Action = std::function<void()>;
 
 void add_info(CLI::App& app, Action& action);
 void add_selftest(CLI::App& app, Action& action);
+void add_train(CLI::App& app, Action& action);
+void add_generate(CLI::App& app, Action& action);
+void add_eval(CLI::App& app, Action& action);
 
 }  // namespace oa::command

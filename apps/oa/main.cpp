@@ -15,6 +15,9 @@ int main(int argc, char** argv) {
   oa::command::Action action;
   oa::command::add_info(app, action);
   oa::command::add_selftest(app, action);
+  oa::command::add_train(app, action);
+  oa::command::add_generate(app, action);
+  oa::command::add_eval(app, action);
 
   try {
     app.parse(argc, argv);

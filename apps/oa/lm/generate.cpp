@@ -1,0 +1,47 @@
+#include "apps/oa/lm/generate.h"
+
+#include "oa/core/error.h"
+#include "oa/matrix/random.h"
+
+namespace oa::command {
+namespace {
+
+// Bytes at the end that may be the beginning of a character of more bytes.
+size_t unfinished_tail(std::string_view text) {
+  for (size_t back = 1; back <= 3 && back <= text.size(); ++back) {
+    const auto c = static_cast<u8>(text[text.size() - back]);
+    if ((c & 0xc0) == 0x80) continue;
+    const size_t length = c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : c >= 0xc0 ? 2 : 1;
+    return length > back ? back : 0;
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::string continue_text(const Engine& engine, const LanguageModel& model,
+                          const ml::tokenizer::Tokenizer& tokenizer, std::string_view prompt,
+                          const GenerateOptions& o) {
+  if (o.tokens < 0) invalid("generate", "bad --tokens, got {}, expected 0 or more", o.tokens);
+  const auto continuation = model.continuation(engine);
+  std::vector<u32> next = tokenizer.encode_text(prompt.empty() ? "\n" : prompt);
+  std::string text, held;
+  for (i64 i = 0; i < o.tokens; ++i) {
+    const Matrix logits = continuation->feed(next);
+    // Each position draws from a stream of its own.
+    const Matrix drawn = oa::matrix::sample_logits(
+        logits, {.temperature = o.temperature, .top_k = o.top_k, .top_p = o.top_p},
+        oa::matrix::RandomSource(o.seed, static_cast<u32>(i)));
+    next = {static_cast<u32>(drawn.read<i32>()[0])};
+    const std::vector<u8> bytes = tokenizer.decode(next);
+    held.append(bytes.begin(), bytes.end());
+    const bool last = i + 1 == o.tokens;
+    const size_t whole = last ? held.size() : held.size() - unfinished_tail(held);
+    if (o.on_text && whole > 0) o.on_text(std::string_view(held).substr(0, whole));
+    text += held.substr(0, whole);
+    held.erase(0, whole);
+  }
+  return text;
+}
+
+}  // namespace oa::command

@@ -1,0 +1,59 @@
+// Trains a language model in a run folder:
+//   last.oam      where the run can go on, bit for bit
+//   best.oam      the model with the least validation loss
+//   metrics.csv   a row per step
+//   config.json   what the run is
+#pragma once
+
+#include <atomic>
+#include <filesystem>
+#include <memory>
+
+#include "apps/oa/lm/model_file.h"
+#include "oa/ml/data/windows.h"
+#include "oa/ml/optim/optimizer.h"
+
+namespace oa::command {
+
+class LmTrainer {
+ public:
+  // A new run in a folder without one.
+  static LmTrainer create(const Engine& engine, const std::filesystem::path& folder,
+                          const LmModelConfig& model, const LmTrainConfig& train);
+  // The run in a folder, from its last checkpoint. Where `train` has another plan (steps, minutes,
+  // epochs) that is the new one.
+  static LmTrainer resume(const Engine& engine, const std::filesystem::path& folder,
+                          const LmTrainConfig& plan);
+
+  // Runs until the plan is done, `stop` is set, or `most` steps were made (0: any number), then
+  // saves. Returns the last validation loss, or NaN without validation.
+  f64 run(const std::atomic<bool>& stop, i64 most = 0);
+
+  const LmFile& file() const { return file_; }
+  const LanguageModel& model() const { return model_; }
+  const ml::tokenizer::Tokenizer& tokenizer() const { return *tokenizer_; }
+  bool done() const;
+
+ private:
+  LmTrainer(const Engine& engine, std::filesystem::path folder, LmFile file);
+  void open_data();
+  void make_optimizer();
+  f64 step();
+  f64 validate();
+  f64 rate(i64 step) const;
+  void plan_from_time(f64 seconds_per_step);
+  void save(const char* name);
+
+  const Engine& engine_;
+  std::filesystem::path folder_;
+  LmFile file_;
+  std::unique_ptr<ml::tokenizer::Tokenizer> tokenizer_;
+  LanguageModel model_;
+  std::vector<ml::Parameter> parameters_;
+  std::unique_ptr<ml::CheckpointOptimizer> optimizer_;
+  std::optional<ml::data::ShuffledWindows> windows_;
+  std::optional<ml::data::SequentialWindows> validation_;
+  Matrix inputs_, targets_;  // of a batch
+};
+
+}  // namespace oa::command

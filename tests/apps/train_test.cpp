@@ -1,0 +1,192 @@
+// `oa train lm`, `oa generate` and `oa eval` as a user meets them: a run in two sessions has the
+// bits of one in a single session, an interrupted run goes on, and mistakes get an answer.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "oa/ml/checkpoint/oam.h"
+
+namespace oa {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Output {
+  int status = -1;
+  std::string text;  // of both streams
+};
+
+// Runs the command, with its streams joined by default.
+Output run(const std::string& arguments, const std::string& redirect = "2>&1") {
+  const std::string line = std::string(OA_COMMAND_PATH) + " " + arguments + " " + redirect;
+  std::FILE* pipe = popen(line.c_str(), "r");
+  Output out;
+  char buffer[4096];
+  while (size_t n = std::fread(buffer, 1, sizeof buffer, pipe)) out.text.append(buffer, n);
+  out.status = WEXITSTATUS(pclose(pipe));
+  return out;
+}
+
+class TrainCommand : public testing::Test {
+ protected:
+  void SetUp() override {
+    setenv("OA_DEVICE", "cpu", 1);
+    folder_ = fs::temp_directory_path() / ("oa_train_test_" + std::to_string(getpid()));
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+    std::ofstream text(path("text.txt"));
+    for (int i = 0; i < 400; ++i) {
+      text << "line " << i << ": the quick brown fox jumps over the lazy dog " << i * i << "\n";
+    }
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  std::string small(const std::string& out, const std::string& more) const {
+    return "train lm --data " + path("text.txt") + " --out " + path(out) +
+           " --width 16 --layers 1 --context 16 --batch 4 --warmup 5 --sample 0 "
+           "--validate-every 10 --validation-batches 2 " +
+           more;
+  }
+  // Parameters, buffers, moments and step, without what differs between sessions (the time).
+  std::string bits(const std::string& name) const {
+    const ml::Oam file = ml::read_oam(path(name));
+    std::ostringstream all;
+    for (const auto* list : {&file.weights, &file.state}) {
+      for (const ml::TensorView& t : *list) {
+        all << t.name << ':'
+            << std::string(reinterpret_cast<const char*>(t.bytes.data()), t.bytes.size());
+      }
+    }
+    const ml::OamOptimizer& o = *file.optimizer;
+    for (const auto& part : {o.first, o.second}) {
+      all << std::string(reinterpret_cast<const char*>(part.data()), part.size());
+    }
+    all << o.step << ' ' << o.learning_rate << ' ' << file.progress.step;
+    return all.str();
+  }
+  fs::path folder_;
+};
+
+TEST_F(TrainCommand, TwoSessionsHaveTheBitsOfOne) {
+  for (const char* optimizer : {"adamw", "adam", "sgd", "muon"}) {
+    const std::string more =
+        std::string("--steps 40 --dropout 0.2 --lr 3e-3 --optimizer ") + optimizer;
+    const std::string one = std::string("one_") + optimizer, two = std::string("two_") + optimizer;
+    const Output whole = run(small(one, more));
+    ASSERT_EQ(whole.status, 0) << whole.text;
+    const Output first = run(small(two, more + " --stop-after 20"));
+    ASSERT_EQ(first.status, 0) << first.text;
+    EXPECT_NE(first.text.find("stopped at step 20; go on with: oa train lm --resume --out"),
+              std::string::npos)
+        << first.text;
+    const Output second = run("train lm --device cpu --resume --sample 0 --out " + path(two));
+    ASSERT_EQ(second.status, 0) << second.text;
+    EXPECT_EQ(bits(one + "/last.oam"), bits(two + "/last.oam")) << optimizer;
+    EXPECT_EQ(bits(one + "/best.oam"), bits(two + "/best.oam")) << optimizer;
+  }
+}
+
+TEST_F(TrainCommand, EveryArchitectureTrainsAndWrites) {
+  for (const char* more : {"--arch transformer", "--tokenizer bpe --vocab 300"}) {
+    const std::string out = fmt::format("a{}", std::hash<std::string>()(more));
+    const Output train = run(small(out, std::string("--steps 12 ") + more));
+    ASSERT_EQ(train.status, 0) << more << train.text;
+    const std::string generate =
+        "generate --device cpu --tokens 40 --seed 3 --prompt line --model " +
+        path(out + "/last.oam");
+    const Output a = run(generate, "2>/dev/null"), b = run(generate, "2>/dev/null");
+    EXPECT_EQ(a.status, 0) << a.text;
+    EXPECT_EQ(a.text.substr(0, 4), "line");
+    EXPECT_EQ(a.text, b.text);
+    const Output eval =
+        run("eval --device cpu --data " + path("text.txt") + " --model " + path(out + "/best.oam"));
+    EXPECT_EQ(eval.status, 0);
+    EXPECT_NE(eval.text.find("bits per byte"), std::string::npos) << eval.text;
+  }
+}
+
+TEST_F(TrainCommand, AnInterruptSavesAndTheRunGoesOn) {
+  const std::string arguments = small("run", "--steps 100000 --save-every 0");
+  std::vector<std::string> words{OA_COMMAND_PATH};
+  std::istringstream stream(arguments);
+  for (std::string word; stream >> word;) words.push_back(word);
+  const pid_t child = fork();
+  if (child == 0) {
+    std::freopen(path("log").c_str(), "w", stdout);
+    std::freopen("/dev/null", "w", stderr);
+    std::vector<char*> argv;
+    for (std::string& w : words) argv.push_back(w.data());
+    argv.push_back(nullptr);
+    execv(argv[0], argv.data());
+    _exit(127);
+  }
+  // A row in the metrics shows that training is under way.
+  for (int i = 0; i < 600; ++i) {
+    std::ifstream metrics(path("run/metrics.csv"));
+    std::string line;
+    int rows = 0;
+    while (std::getline(metrics, line)) ++rows;
+    if (rows > 2) break;
+    usleep(50'000);
+  }
+  kill(child, SIGINT);
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  const i64 step = ml::read_oam(path("run/last.oam")).progress.step;
+  EXPECT_GT(step, 0);
+  const Output more =
+      run("train lm --device cpu --resume --sample 0 --stop-after 3 --out " + path("run"));
+  EXPECT_EQ(more.status, 0) << more.text;
+  EXPECT_EQ(ml::read_oam(path("run/last.oam")).progress.step, step + 3);
+  // One header, every step once.
+  std::ifstream metrics(path("run/metrics.csv"));
+  std::string line;
+  std::getline(metrics, line);
+  EXPECT_EQ(line, "step,loss,val_loss,learning_rate,seconds,tokens");
+  i64 expected = 0;
+  while (std::getline(metrics, line)) EXPECT_EQ(std::stoll(line), ++expected);
+  EXPECT_EQ(expected, step + 3);
+}
+
+TEST_F(TrainCommand, MistakesGetAnAnswer) {
+  const auto says = [&](const std::string& arguments, int status, const std::string& text) {
+    const Output out = run(arguments);
+    EXPECT_EQ(out.status, status) << arguments << "\n" << out.text;
+    EXPECT_NE(out.text.find(text), std::string::npos) << arguments << "\n" << out.text;
+  };
+  says("train lm --steps 3", 2, "--data is required");
+  says("train lm --data " + path("text.txt"), 2, "--steps, --minutes or --epochs is required");
+  says(small("x", "--steps 3 --minutes 2"), 2, "excludes");
+  says(small("x", "--steps 3 --arch lstm"), 1,
+       "oa: train: bad --arch, got \"lstm\", expected one of transformer");
+  says(small("x", "--steps 3 --heads 3"), 1,
+       "oa: train: --heads does not divide --width, got 3 and 16, expected a divisor");
+  says(small("x", "--steps 3 --lr nan"), 1, "bad --lr");
+  says(small("x", "--steps 3 --device nothing"), 1, "nothing");
+  says("train lm --resume --out " + path("nowhere"), 1, "holds no run to resume");
+  says("train lm --steps 3 --data " + path("missing") + " --out " + path("x"), 1, "missing");
+  std::ofstream(path("empty.txt"));
+  says("train lm --steps 3 --data " + path("empty.txt") + " --out " + path("x"), 1, "empty.txt");
+  std::ofstream(path("short.txt")) << "short";
+  says("train lm --steps 3 --data " + path("short.txt") + " --out " + path("x"), 1,
+       "too little data");
+  says("generate --model " + path("text.txt"), 1, "corrupt .oam");
+  EXPECT_FALSE(fs::exists(path("x/last.oam")));
+  // A rate that breaks the numbers ends the run and keeps what was saved.
+  const Output blown = run(small("blown", "--steps 200 --lr 1e30 --clip 0 --save-every 1"));
+  EXPECT_EQ(blown.status, 1) << blown.text;
+  EXPECT_NE(blown.text.find("go on with --resume"), std::string::npos) << blown.text;
+  EXPECT_EQ(run(small("run", "--steps 2")).status, 0);
+  says(small("run", "--steps 2"), 1, "holds a run already");
+}
+
+}  // namespace
+}  // namespace oa
