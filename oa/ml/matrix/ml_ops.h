@@ -11,6 +11,7 @@ OpList activation_ops();
 OpList attention_ops();
 OpList cross_entropy_ops();
 OpList norm_ops();
+OpList recurrent_ops();
 
 // Every op, in the order of the families above.
 std::vector<const graph::OpDef*> ml_ops();
