@@ -58,6 +58,9 @@ struct Frame {
   Value at(i64 x) const { return index(type, x); }
   Value number(f64 x) const { return kernel::constant(value, x); }
   Value lane() const { return kernel::cast(kernel::lane(), type); }
+  // A position that is the same in every lane. In 64 bits constant distances fold into the loads.
+  Value wide(const Value& x) const { return kernel::cast(x, kernel::Scalar::U64); }
+  Value wide(i64 x) const { return index(kernel::Scalar::U64, x); }
   Value minus_infinity() const { return number(-std::numeric_limits<f64>::infinity()); }
 
   // Calls body(d) for every element of a row, a few per turn of the loop.
@@ -192,13 +195,13 @@ void forward_kernel(Lower& l, const Attention::Attrs& a) {
     const VarValue peak(f.minus_infinity()), total(f.number(0));
     const Value end = a.causal ? kernel::min(first + f.at(width), f.at(n.keys)) : f.at(n.keys);
     f.for_blocks(f.at(0), end, [&](const Value& j0, i64 rows) {
-      const Value base = kv_at + j0 * f.at(ks.row);
+      const Value base = f.wide(kv_at + j0 * f.at(ks.row));
       std::vector<VarValue> score;
       for (i64 r = 0; r < rows; ++r) score.emplace_back(f.number(0));
       f.for_dim([&](const Value& d) {
-        const Value x = mine.load(f.column(d)), from = base + d;
+        const Value x = mine.load(f.column(d)), from = base + f.wide(d);
         for (i64 r = 0; r < rows; ++r) {
-          const Value e = kernel::cast(key.load(from + f.at(r * ks.row)), f.value);
+          const Value e = kernel::cast(key.load(from + f.wide(r * ks.row)), f.value);
           score[static_cast<size_t>(r)].set(kernel::fma(x, e, score[static_cast<size_t>(r)].get()));
         }
       });
@@ -220,10 +223,10 @@ void forward_kernel(Lower& l, const Attention::Attrs& a) {
       peak.set(top);
       total.set(sum);
       f.for_dim([&](const Value& d) {
-        const Value from = base + d;
+        const Value from = base + f.wide(d);
         Value y = sums.load(f.column(d)) * fade;
         for (i64 r = 0; r < rows; ++r) {
-          const Value e = kernel::cast(value.load(from + f.at(r * ks.row)), f.value);
+          const Value e = kernel::cast(value.load(from + f.wide(r * ks.row)), f.value);
           y = kernel::fma(p[static_cast<size_t>(r)], e, y);
         }
         sums.store(f.column(d), y);
@@ -292,17 +295,18 @@ void query_gradient(Lower& l, const Attention::Attrs& a) {
     });
     const Value end = a.causal ? kernel::min(first + f.at(width), f.at(n.keys)) : f.at(n.keys);
     f.for_blocks(f.at(0), end, [&](const Value& j0, i64 rows) {
-      const Value base = kv_at + j0 * f.at(ks.row);
+      const Value base = f.wide(kv_at + j0 * f.at(ks.row));
       std::vector<VarValue> score, change;
       for (i64 r = 0; r < rows; ++r) {
         score.emplace_back(f.number(0));
         change.emplace_back(f.number(0));
       }
       f.for_dim([&](const Value& d) {
-        const Value x = mine.load(f.column(d)), y = my_grad.load(f.column(d)), from = base + d;
+        const Value x = mine.load(f.column(d)), y = my_grad.load(f.column(d)),
+                    from = base + f.wide(d);
         for (i64 r = 0; r < rows; ++r) {
           const auto s = static_cast<size_t>(r);
-          const Value there = from + f.at(r * ks.row);
+          const Value there = from + f.wide(r * ks.row);
           score[s].set(kernel::fma(x, kernel::cast(key.load(there), f.value), score[s].get()));
           change[s].set(kernel::fma(y, kernel::cast(value.load(there), f.value), change[s].get()));
         }
@@ -314,10 +318,10 @@ void query_gradient(Lower& l, const Attention::Attrs& a) {
         ds.push_back(kernel::exp(x - shift) * (change[s].get() - mean) * scale);
       }
       f.for_dim([&](const Value& d) {
-        const Value from = base + d;
+        const Value from = base + f.wide(d);
         Value y = sums.load(f.column(d));
         for (i64 r = 0; r < rows; ++r) {
-          const Value e = kernel::cast(key.load(from + f.at(r * ks.row)), f.value);
+          const Value e = kernel::cast(key.load(from + f.wide(r * ks.row)), f.value);
           y = kernel::fma(ds[static_cast<size_t>(r)], e, y);
         }
         sums.store(f.column(d), y);
@@ -382,7 +386,7 @@ void key_gradient(Lower& l, const Attention::Attrs& a) {
       // Causal: queries before the first key of the block see none of them.
       const Value begin = a.causal ? kernel::min(first, f.at(n.queries)) : f.at(0);
       f.for_blocks(begin, f.at(n.queries), [&](const Value& i0, i64 rows) {
-        const Value base = q_at + i0 * f.at(qs.row);
+        const Value base = f.wide(q_at + i0 * f.at(qs.row));
         std::vector<VarValue> score, change;
         for (i64 r = 0; r < rows; ++r) {
           score.emplace_back(f.number(0));
@@ -390,10 +394,10 @@ void key_gradient(Lower& l, const Attention::Attrs& a) {
         }
         f.for_dim([&](const Value& d) {
           const Value x = my_key.load(f.column(d)), y = my_value.load(f.column(d));
-          const Value from = base + d;
+          const Value from = base + f.wide(d);
           for (i64 r = 0; r < rows; ++r) {
             const auto s = static_cast<size_t>(r);
-            const Value there = from + f.at(r * qs.row);
+            const Value there = from + f.wide(r * qs.row);
             score[s].set(kernel::fma(x, kernel::cast(q.load(there), f.value), score[s].get()));
             change[s].set(kernel::fma(y, kernel::cast(grad.load(there), f.value), change[s].get()));
           }
@@ -410,11 +414,11 @@ void key_gradient(Lower& l, const Attention::Attrs& a) {
           ds.push_back(p.back() * (change[s].get() - mean) * scale);
         }
         f.for_dim([&](const Value& d) {
-          const Value from = base + d;
+          const Value from = base + f.wide(d);
           Value dk = key_sums.load(f.column(d)), dv = value_sums.load(f.column(d));
           for (i64 r = 0; r < rows; ++r) {
             const auto s = static_cast<size_t>(r);
-            const Value there = from + f.at(r * qs.row);
+            const Value there = from + f.wide(r * qs.row);
             dk = kernel::fma(ds[s], kernel::cast(q.load(there), f.value), dk);
             dv = kernel::fma(p[s], kernel::cast(grad.load(there), f.value), dv);
           }
