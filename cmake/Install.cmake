@@ -7,12 +7,14 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/oa)
 set_target_properties(oa PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
 install(TARGETS oa EXPORT oaTargets)
 install(EXPORT oaTargets NAMESPACE oa:: DESTINATION ${package_dir})
-# The code generators and the insides of the devices are not for users: their headers need LLVM or volk.
+# Not for users: the code generators and the insides of the devices, whose headers need LLVM or volk, and
+# states as JSON.
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/oa/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/oa
         FILES_MATCHING PATTERN "*.h"
         PATTERN "codegen" EXCLUDE
         PATTERN "device/cpu" EXCLUDE
-        PATTERN "device/vulkan" EXCLUDE)
+        PATTERN "device/vulkan" EXCLUDE
+        PATTERN "ml/training/state_text.h" EXCLUDE)
 if(TARGET oa_command)
   file(RELATIVE_PATH bin_to_lib ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
   set_target_properties(oa_command PROPERTIES INSTALL_RPATH $ORIGIN/${bin_to_lib})

@@ -1,0 +1,148 @@
+// ItTraining: the loop of a training, step by step, with what it calls at the boundaries.
+//
+//   ItTraining training = ItTraining::create(engine, optimizer, {.total_steps = 1000});
+//   training.add_callback(progress);
+//   while (training.step([&] { batch.write(next()); },
+//                        [&] {
+//                          GradientTape tape;
+//                          const Matrix loss = cross_entropy(model(batch), targets);
+//                          tape.backward(loss);
+//                          return loss;
+//                        })) {
+//   }
+//   training.finish();
+//
+// At a boundary: the step is accounted, metrics are updated, then on_step_end and, at the end of an
+// epoch, on_epoch_end of every callback, in the order of registration.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "oa/matrix/matrix.h"
+#include "oa/ml/training/callback.h"
+#include "oa/ml/training/metric.h"
+
+namespace oa::ml::training {
+
+// Belongs to its engine's thread, except request_stop(). Borrows the engine, the optimizer, metrics
+// and callbacks. Destruction calls nobody.
+class ItTraining {
+ public:
+  // Errors: those of Schedule; InvalidArgument when the optimizer belongs to another engine.
+  static ItTraining create(Engine& engine, CheckpointOptimizer& optimizer, ItTrainingConfig config);
+  // Any optimizer; callbacks get no access to checkpoints.
+  static ItTraining create_eager(Engine& engine, Optimizer& optimizer, ItTrainingConfig config);
+  // Every step is recorded anew, callbacks get access to checkpoints.
+  static ItTraining create_eager_checkpointable(Engine& engine, CheckpointOptimizer& optimizer,
+                                                ItTrainingConfig config);
+  ItTraining(const ItTraining&) = delete;
+  ItTraining& operator=(const ItTraining&) = delete;
+
+  // FailedPrecondition after the first begin_step().
+  void add_metric(TrainingMetric& metric);
+  void add_callback(TrainingCallback& callback);
+
+  // Ends the training before its next step. May be called from any thread and from a signal
+  // handler.
+  void request_stop() noexcept { stop_.store(true, std::memory_order_relaxed); }
+  bool stop_requested() const noexcept { return stop_.load(std::memory_order_relaxed); }
+
+  // One whole step: begin_step(), `prepare` (may write inputs, but record nothing, else
+  // FailedPrecondition), zero_grad(), `record` (forward and backward pass; returns the loss),
+  // complete_step(). False, without calling either, when the training is over. An error of either
+  // ends the training.
+  bool step(const std::function<void()>& prepare, const std::function<Matrix()>& record);
+
+  // The same by hand. True when a step is open; the first call resets the metrics and begins the
+  // training, and one that reaches a new epoch begins that.
+  bool begin_step();
+  void zero_grad() { optimizer_->zero_grad(); }
+  // Records the optimizer's step, submits, waits for the loss (F32, one element) and accounts the
+  // step. FailedPrecondition without an open step, InvalidArgument for another loss; then the step
+  // stays open.
+  void complete_step(const Matrix& loss);
+  // The same, but the optimizer changes nothing where `guard` (F32, one element, such as a norm of
+  // gradients) is not finite.
+  void complete_step_if_finite(const Matrix& loss, const Matrix& guard);
+
+  // Source units of the open step, instead of the estimate. FailedPrecondition without one.
+  void record_source_units(u64 units);
+  // Takes `seconds` (finite, 0 or more) out of times and rates.
+  void exclude_wall_time(f64 seconds);
+
+  TrainingSnapshot snapshot() const;
+  std::optional<GpuTimingStats> gpu_timing_stats() const;
+  const ItTrainingConfig& config() const { return schedule_.config(); }
+  Optimizer& optimizer() const { return *optimizer_; }
+
+  // Ends the training: on_train_end, once, if the training had begun and no error ended it.
+  // FailedPrecondition with an open step.
+  TrainingSnapshot finish();
+
+  // What the training and its callbacks must know to go on, as JSON text: the step, the sums of
+  // losses, the callbacks' states. FailedPrecondition while a step is open, outside of callbacks.
+  std::string save_state() const;
+  // Takes it over before the training begins. A callback that the text does not name starts afresh.
+  // InvalidArgument when its step is not initial_step, DataLoss when it is damaged; then nothing
+  // has changed.
+  void load_state(std::string_view text);
+
+ private:
+  friend class TrainingCallbackContext;
+  using Hook = TrainingControl (TrainingCallback::*)(const TrainingCallbackContext&);
+
+  ItTraining(Engine& engine, Optimizer& optimizer, CheckpointOptimizer* checkpointable,
+             ItTrainingConfig config);
+  void need_unstarted(std::string_view op) const;
+  void check_scalar(std::string_view op, std::string_view what, const Matrix& value) const;
+  void begin_training();
+  bool begin_epoch(const EpochPosition& position);
+  void complete(const Matrix& loss, const Matrix* guard);
+  void account(f64 loss, std::optional<f64> gpu_seconds);
+  TrainingSnapshot make_snapshot(const EpochPosition& position) const;
+  bool dispatch(Hook hook, const TrainingSnapshot& snapshot);
+  template <class F>
+  decltype(auto) guarded(F&& body);
+  std::vector<std::pair<std::string, TrainingCallback*>> stateful_callbacks() const;
+
+  Engine& engine_;
+  Optimizer* optimizer_;
+  CheckpointOptimizer* checkpointable_;  // null: no access
+  Schedule schedule_;
+  std::vector<TrainingMetric*> metrics_;
+  std::vector<TrainingCallback*> callbacks_;
+
+  std::atomic<bool> stop_ = false;
+  bool started_ = false;
+  bool failed_ = false;
+  bool finished_ = false;
+  bool open_ = false;
+  bool at_boundary_ = false;  // callbacks of a completed step are running
+
+  u64 step_ = 0;   // completed
+  u64 epoch_ = 0;  // that has begun
+  u64 steps_here_ = 0;
+  u64 source_units_ = 0;
+  std::optional<u64> step_source_units_;
+  u64 epoch_source_units_ = 0;
+  u64 loss_count_ = 0, epoch_loss_count_ = 0;
+  f64 loss_sum_ = 0, epoch_loss_sum_ = 0;
+  std::optional<f64> last_loss_;
+  f64 start_ = 0, epoch_start_ = 0;        // seconds of the clock
+  f64 end_ = 0;                            // time of the last completed step
+  f64 excluded_ = 0, epoch_excluded_ = 0;  // up to end_
+  f64 excluded_since_ = 0;                 // after end_
+
+  GpuTimes gpu_times_;
+  std::optional<f64> last_gpu_time_;
+  u64 gpu_source_units_ = 0;
+};
+
+using TrainingLoop = ItTraining;
+
+}  // namespace oa::ml::training
