@@ -90,7 +90,8 @@ void add_train(CLI::App& app, Action& action) {
   steps->excludes(minutes)->excludes(epochs);
   minutes->excludes(epochs);
   lm->add_option("--lr", t.learning_rate, "Greatest learning rate")->capture_default_str();
-  lm->add_option("--schedule", t.schedule, "constant, cosine or linear")->capture_default_str();
+  lm->add_option("--schedule", t.schedule, "constant, cosine or wsd (warm-up, stable, decay)")
+      ->capture_default_str();
   lm->add_option("--warmup", t.warmup, "Steps of rising rate")->capture_default_str();
   lm->add_option("--optimizer", t.optimizer, "sgd, adam, adamw or muon")->capture_default_str();
   lm->add_option("--weight-decay", t.weight_decay)->capture_default_str();

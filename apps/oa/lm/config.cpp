@@ -108,7 +108,7 @@ void check(const LmTrainConfig& c) {
   need_number("epochs", c.epochs, 0, kMost);
   need_one_of("optimizer", c.optimizer, {"sgd", "adam", "adamw", "muon"});
   need_number("lr", c.learning_rate, 0, kMost);
-  need_one_of("schedule", c.schedule, {"constant", "cosine", "linear"});
+  need_one_of("schedule", c.schedule, {"constant", "cosine", "wsd"});
   need_at_least("warmup", c.warmup, 0);
   need_number("weight-decay", c.weight_decay, 0, kMost);
   need_number("clip", c.clip, 0, kMost);

@@ -31,7 +31,7 @@ struct LmTrainConfig {
   f64 epochs = 0;
   std::string optimizer = "adamw";  // sgd, adam, adamw or muon
   f64 learning_rate = 2e-3;
-  std::string schedule = "cosine";  // constant, cosine, linear (warm-up, stable, decay)
+  std::string schedule = "cosine";  // constant, cosine or wsd (warm-up, stable, decay)
   i64 warmup = 100;
   f64 weight_decay = 0.01;
   f64 clip = 1;                 // greatest norm of all gradients; 0: none

@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <cmath>
-#include <numbers>
 
 #include "apps/oa/lm/metrics.h"
 #include "oa/core/error.h"
@@ -140,20 +139,20 @@ bool LmTrainer::done() const {
   return file_.progress.planned_steps > 0 && file_.progress.step >= file_.progress.planned_steps;
 }
 
-// Warm-up, then constant, half a cosine down to a tenth, or stable and a straight line to zero over
-// the last fifth.
-f64 LmTrainer::rate(i64 step) const {
+// Warm-up, then constant, half a cosine down to a tenth, or stable and down over the last fifth.
+void LmTrainer::make_schedule() {
   const LmTrainConfig& t = file_.train;
   const f64 top = t.learning_rate;
-  if (step < t.warmup) {
-    return top * static_cast<f64>(step + 1) / static_cast<f64>(t.warmup);
+  const auto warmup = static_cast<u64>(t.warmup);
+  const auto total = static_cast<u64>(file_.progress.planned_steps);
+  if (t.schedule == "constant" || total <= warmup) {
+    schedule_ = std::make_shared<ml::WarmupScheduler>(top, warmup);
+  } else if (t.schedule == "wsd") {
+    const u64 decay = (total - warmup) / 5;
+    schedule_ = std::make_shared<ml::WsdScheduler>(top, warmup, total - warmup - decay, decay);
+  } else {
+    schedule_ = std::make_shared<ml::LinearWarmupCosine>(warmup, total, top, top / 10);
   }
-  const i64 total = file_.progress.planned_steps;
-  if (t.schedule == "constant" || total <= t.warmup) return top;
-  const f64 at = std::min(1.0, static_cast<f64>(step - t.warmup) /
-                                   static_cast<f64>(std::max<i64>(1, total - t.warmup)));
-  if (t.schedule == "linear") return at < 0.8 ? top : top * (1 - at) / 0.2;
-  return top * (0.1 + 0.9 * 0.5 * (1 + std::cos(std::numbers::pi * at)));
 }
 
 f64 LmTrainer::step() {
@@ -161,7 +160,7 @@ f64 LmTrainer::step() {
   const auto first = static_cast<u64>(step) * static_cast<u64>(file_.train.batch);
   fill_batch(file_.model.vocab, inputs_, targets_,
              [&](auto in, auto out) { windows_->fill(first, in, out); });
-  optimizer_->set_learning_rate(rate(step));
+  optimizer_->set_learning_rate(schedule_->rate(static_cast<u64>(step)));
   optimizer_->zero_grad();
   ml::GradientTape tape;
   const Matrix loss = ml::loss::cross_entropy(model_.module->forward(inputs_), targets_);
@@ -201,6 +200,7 @@ void LmTrainer::plan_from_time(f64 seconds_per_step) {
   const f64 left = file_.train.minutes * 60 - file_.progress.seconds;
   const auto more = static_cast<i64>(std::max(1.0, left / seconds_per_step));
   file_.progress.planned_steps = file_.progress.step + more;
+  make_schedule();
 }
 
 void LmTrainer::save(const char* name) {
@@ -215,6 +215,7 @@ void LmTrainer::save(const char* name) {
 
 f64 LmTrainer::run(const std::atomic<bool>& stop, i64 most) {
   LmProgress& p = file_.progress;
+  make_schedule();
   MetricsFile metrics(folder_ / "metrics.csv");
   ProgressLine line(p.planned_steps);
   const i64 tokens_per_step = file_.train.batch * file_.model.context;

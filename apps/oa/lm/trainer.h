@@ -12,6 +12,7 @@
 #include "apps/oa/lm/model_file.h"
 #include "oa/ml/data/windows.h"
 #include "oa/ml/optim/optimizer.h"
+#include "oa/ml/optim/schedule.h"
 
 namespace oa::command {
 
@@ -40,7 +41,7 @@ class LmTrainer {
   void make_optimizer();
   f64 step();
   f64 validate();
-  f64 rate(i64 step) const;
+  void make_schedule();
   void plan_from_time(f64 seconds_per_step);
   void save(const char* name);
 
@@ -51,6 +52,7 @@ class LmTrainer {
   LanguageModel model_;
   std::vector<ml::Parameter> parameters_;
   std::unique_ptr<ml::CheckpointOptimizer> optimizer_;
+  ml::LrSchedulerRef schedule_;
   std::optional<ml::data::ShuffledWindows> windows_;
   std::optional<ml::data::SequentialWindows> validation_;
   Matrix inputs_, targets_;  // of a batch
