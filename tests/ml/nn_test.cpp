@@ -112,6 +112,24 @@ TEST_P(NnTest, TokenByTokenIsTheWholeAtOnce) {
             "Transformer: the context is full, got 12 positions, expected fewer than 12");
 }
 
+TEST_P(NnTest, AConditionedBlockStartsAsTheIdentityAndLearns) {
+  if (interpreted()) GTEST_SKIP() << "too slow";
+  const auto block = TransformerBlock::with_seed_conditioned(engine(), 8, 12, 5, 2, 3, 1e-5, 4);
+  EXPECT_TRUE(block->is_adaptively_conditioned());
+  const Matrix x = from<f32>({10, 8}, random_f32(1, 80)), c = from<f32>({2, 3}, random_f32(2, 6));
+  EXPECT_EQ(block->forward_conditioned(x, c).read_f32(), x.read_f32());
+  const auto moved = random_f32(3, 48 * 3);
+  const auto plist = block->all_named_parameters();
+  EXPECT_EQ(plist[plist.size() - 2].path, "adaptive_modulation.weight");
+  plist[plist.size() - 2].parameter.replace_data(from<f32>({48, 3}, moved));
+  ml::GradientTape tape;
+  const Matrix y = block->forward_conditioned(x, c);
+  tape.backward(matrix::sum(y * y));
+  for (const auto& p : plist) EXPECT_TRUE(p.parameter.gradient()) << p.path;
+  EXPECT_EQ(error_of([&] { block->forward_conditioned(x, x); }),
+            "TransformerBlock: condition does not fit, got [10, 8], expected [2, 3]");
+}
+
 TEST_P(NnTest, EveryParameterGetsAGradientThroughEveryLayer) {
   if (interpreted()) GTEST_SKIP() << "too slow";
   Sequential model;

@@ -43,6 +43,21 @@ std::shared_ptr<TransformerBlock> TransformerBlock::with_seed_and_dropout(
       engine, model_width, hidden_width, sequence_length, num_heads, epsilon, dropout, seed));
 }
 
+std::shared_ptr<TransformerBlock> TransformerBlock::with_seed_conditioned(
+    const Engine& engine, i64 model_width, i64 hidden_width, i64 sequence_length, i64 num_heads,
+    i64 condition_dim, f64 epsilon, u64 seed) {
+  need_sizes("TransformerBlock", {condition_dim});
+  const auto block =
+      with_seed(engine, model_width, hidden_width, sequence_length, num_heads, epsilon, seed);
+  const std::vector<f32> weight(static_cast<size_t>(6 * model_width * condition_dim));
+  const std::vector<f32> bias(static_cast<size_t>(6 * model_width));
+  block->modulation_ = block->registry().register_module(
+      "adaptive_modulation",
+      Linear::from_matrices(Matrix::from_f32(engine, {6 * model_width, condition_dim}, weight),
+                            Matrix::from_f32(engine, {6 * model_width}, bias)));
+  return block;
+}
+
 Matrix TransformerBlock::dropped(const Matrix& x, const std::shared_ptr<Dropout>& dropout) const {
   return dropout ? dropout->forward(x) : x;
 }
@@ -60,6 +75,37 @@ Matrix TransformerBlock::forward(const Matrix& input) {
 Matrix TransformerBlock::forward_masked(const Matrix& input, const Matrix& mask) {
   const Matrix branch = attention_->forward_masked(ln_attn_->forward(input), mask);
   return feed_forward(input + dropped(branch, drop_attn_));
+}
+
+Matrix TransformerBlock::forward_conditioned(const Matrix& input, const Matrix& condition,
+                                             const Matrix& mask) {
+  constexpr std::string_view kOp = "TransformerBlock";
+  const i64 width = model_width(), length = sequence_length();
+  if (!modulation_) invalid(kOp, "the block has no condition, expected one made with a condition");
+  if (!input.valid() || input.rank() != 2 || input.shape()[1] != width ||
+      input.shape()[0] % length != 0) {
+    invalid(kOp, "input does not fit, got {}, expected [B x {}, {}]",
+            input.valid() ? input.shape() : Shape(), length, width);
+  }
+  const i64 batch = input.shape()[0] / length;
+  if (!condition.valid() || condition.shape() != Shape{batch, condition_dim()}) {
+    invalid(kOp, "condition does not fit, got {}, expected {}",
+            condition.valid() ? condition.shape() : Shape(), Shape{batch, condition_dim()});
+  }
+  const Matrix all = modulation_->forward(condition).reshape({batch, 1, 6 * width});
+  const auto part = [&](i64 i) { return oa::matrix::slice(all, 2, i * width, (i + 1) * width); };
+  // Rows of a sample share its modulation.
+  const auto rows = [&](const Matrix& x) { return x.reshape({batch, length, width}); };
+  const auto flat = [&](const Matrix& x) { return x.reshape(input.shape()); };
+  const auto modulated = [&](const Matrix& n, i64 shift) {
+    return flat(rows(n) * (part(shift + 1) + 1.0) + part(shift));
+  };
+  const Matrix a = modulated(ln_attn_->forward(input), 0);
+  const Matrix attended =
+      mask.valid() ? attention_->forward_masked(a, mask) : attention_->forward(a);
+  const Matrix x = input + flat(part(2) * rows(dropped(attended, drop_attn_)));
+  const Matrix hidden = matrix::gelu(ffn1_->forward(modulated(ln_ffn_->forward(x), 3)));
+  return x + flat(part(5) * rows(dropped(ffn2_->forward(hidden), drop_ffn_)));
 }
 
 Matrix TransformerBlock::step(const Matrix& input, MultiHeadAttention::Cache& cache, i64 count) {

@@ -22,9 +22,24 @@ class TransformerBlock final : public Module {
                                                                  f64 epsilon, f64 dropout,
                                                                  u64 seed);
 
+  // With a condition [B, C] that shifts, scales and gates both branches (AdaLN-Zero; Peebles and
+  // Xie, 2023): a further child adaptive_modulation, a Linear [6 D, C] of zeros, so that the new
+  // block is the identity. Its results in order: shift, scale and gate of the attention, then of
+  // the feed-forward branch.
+  static std::shared_ptr<TransformerBlock> with_seed_conditioned(const Engine& engine,
+                                                                 i64 model_width, i64 hidden_width,
+                                                                 i64 sequence_length, i64 num_heads,
+                                                                 i64 condition_dim, f64 epsilon,
+                                                                 u64 seed);
+
   Matrix forward(const Matrix& input) override;  // [B S, D]
   // With an additive mask [B H S, S]; bidirectional only.
   Matrix forward_masked(const Matrix& input, const Matrix& mask);
+  // With a condition [B, C], and a mask if it is not empty. InvalidArgument unless the block is
+  // conditioned.
+  Matrix forward_conditioned(const Matrix& input, const Matrix& condition, const Matrix& mask = {});
+  bool is_adaptively_conditioned() const { return static_cast<bool>(modulation_); }
+  i64 condition_dim() const { return modulation_ ? modulation_->input_features() : 0; }
   // New positions of a generation: x [B, count, D]. See MultiHeadAttention::step.
   Matrix step(const Matrix& input, MultiHeadAttention::Cache& cache, i64 count);
 
@@ -47,6 +62,7 @@ class TransformerBlock final : public Module {
   std::shared_ptr<LayerNorm> ln_ffn_;
   std::shared_ptr<Linear> ffn1_, ffn2_;
   std::shared_ptr<Dropout> drop_attn_, drop_ffn_;  // null without dropout
+  std::shared_ptr<Linear> modulation_;             // null unless conditioned
 };
 
 // Token and learned position embeddings, blocks, a last norm and a head. Children token_embedding,
