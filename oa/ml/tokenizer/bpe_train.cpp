@@ -55,12 +55,12 @@ class Trainer {
  private:
   struct Entry {
     u64 count = 0;
-    std::span<const Pos> places;
+    std::span<Pos> places;
   };
   // Places of pairs with one left token, as the counting of a stage finds them.
   struct Found {
     u32 left, right;
-    std::span<const Pos> places;
+    std::span<Pos> places;
   };
   using Sequence = TokenSequence<Id, Pos>;
   using Tally = typename Sequence::Tally;
@@ -144,46 +144,62 @@ class Trainer {
     if (pieces.back() != ids()) pieces.push_back(static_cast<u32>(ids()));
     std::vector<std::vector<Found>> found(pieces.size() - 1);
     workers_.for_each(static_cast<u32>(found.size()), [&](u32 piece) {
-      std::vector<Pos> counts(ids()), copy;
+      Scratch scratch;
+      scratch.counts.resize(ids());
       for (u32 id = pieces[piece]; id < pieces[piece + 1]; ++id)
         split_by_right(id, std::span(arena_).subspan(begins[id], begins[id + 1] - begins[id]),
-                       frequent, counts, copy, found[piece]);
+                       frequent, scratch, found[piece]);
     });
     for (const auto& piece : found)
       for (const Found& f : piece) add(f.left, f.right, f.places);
   }
 
+  // Memory of split_by_right.
+  struct Scratch {
+    std::vector<Pos> counts;       // by id, zero between calls
+    std::vector<Id> seen;          // the right tokens, in order of appearance
+    std::vector<Pos> places;       // those with a frequent right token
+    std::vector<Id> right_tokens;  // of these places
+  };
+
   // `places` are all of the token `left`: those of its frequent pairs come to the front, pair by
-  // pair. `counts` is zero before and after.
+  // pair.
   void split_by_right(u32 left, std::span<Pos> places, const std::vector<u8>& frequent,
-                      std::vector<Pos>& counts, std::vector<Pos>& copy, std::vector<Found>& found) {
+                      Scratch& scratch, std::vector<Found>& found) {
     if (places.size() < floor_) return;
+    constexpr size_t kAhead = 16;
     const Id* cells = sequence_.cells();
-    std::vector<Id> rights;
-    copy.clear();
-    for (const Pos p : places) {
-      const Id right = cells[p + 1];
+    auto& [counts, seen, kept, right_tokens] = scratch;
+    kept.reserve(places.size());
+    right_tokens.reserve(places.size());
+    for (size_t i = 0; i < places.size(); ++i) {
+      if (i + kAhead < places.size()) __builtin_prefetch(&cells[places[i + kAhead] + 1]);
+      const Id right = cells[places[i] + 1];
       if (!frequent[right]) continue;
-      copy.push_back(p);
-      if (counts[right]++ == 0) rights.push_back(right);
+      kept.push_back(places[i]);
+      right_tokens.push_back(right);
+      if (counts[right]++ == 0) seen.push_back(right);
     }
     // From counts to where the next place goes.
     Pos used = 0;
-    for (const Id right : rights) {
+    for (const Id right : seen) {
       const Pos count = counts[right];
       counts[right] = count < floor_ ? kNowhere : used;
       if (count < floor_) continue;
       found.push_back({left, right, places.subspan(used, count)});
       used += count;
     }
-    for (const Pos p : copy) {
-      Pos& to = counts[cells[p + 1]];
-      if (to != kNowhere) places[to++] = p;
+    for (size_t i = 0; i < kept.size(); ++i) {
+      Pos& to = counts[right_tokens[i]];
+      if (to != kNowhere) places[to++] = kept[i];
     }
-    for (const Id right : rights) counts[right] = 0;
+    for (const Id right : seen) counts[right] = 0;
+    seen.clear();
+    kept.clear();
+    right_tokens.clear();
   }
 
-  void add(u32 left, u32 right, std::span<const Pos> places) {
+  void add(u32 left, u32 right, std::span<Pos> places) {
     table_.insert(left, right, {places.size(), places});
     heap_.push({places.size(), left, right});
   }
@@ -205,19 +221,18 @@ class Trainer {
     return false;
   }
 
-  void merge(Id left, Id right, std::span<const Pos> places) {
+  // The places are used up.
+  void merge(Id left, Id right, std::span<Pos> places) {
     const Id made = static_cast<Id>(ids());
     merges_.push_back({left, right});
     sequence_.add_token(left, right);
 
     const std::vector<size_t> cuts = independent_parts(places, sequence_.span(made));
     const u32 parts = static_cast<u32>(cuts.size() - 1);
-    begins_.resize(std::max(begins_.size(), places.size()));
     std::vector<std::span<const Pos>> begins(parts);
     workers_.for_each(parts, [&](u32 k) {
-      Pos* out = begins_.data() + cuts[k];
       const auto mine = places.subspan(cuts[k], cuts[k + 1] - cuts[k]);
-      begins[k] = {out, sequence_.replace(left, right, made, mine, out)};
+      begins[k] = mine.first(sequence_.replace(left, right, made, mine, mine.data()));
     });
     workers_.for_each(parts, [&](u32 k) { sequence_.tally(made, begins[k], tallies_[k]); });
     Tally& all = tallies_[0];
@@ -316,7 +331,6 @@ class Trainer {
   std::vector<std::unique_ptr<Pos[]>> blocks_;
 
   std::vector<Tally> tallies_;  // by part
-  std::vector<Pos> begins_;     // of the tokens that a merge made
 };
 
 template <class Id, class Pos>

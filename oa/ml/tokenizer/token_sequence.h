@@ -68,7 +68,8 @@ class TokenSequence {
   }
 
   // Replaces left + right by `made` at `places` (ascending, whether still there or not), from the
-  // first to the last. Writes where the new tokens begin, and returns how many they are.
+  // first to the last. Writes where the new tokens begin, and returns how many they are; `begins`
+  // may be the places themselves.
   size_t replace(Id left, Id right, Id made, std::span<const Pos> places, Pos* begins) {
     const Pos left_span = span_[left], made_span = span_[made];
     const size_t n = cells_.size();
