@@ -105,9 +105,11 @@ void BpeEncoder::build_trie() {
   for (u32 token = 256; token < tokens(); ++token) {
     const auto [left, right] = merges_[token - 256];
     const Text a = texts[left], b = texts[right];
-    if (a.length == 0 || b.length == 0 || crosses(left, right, token, token)) continue;
+    if (a.length == 0 || b.length == 0) continue;
     const u64 length = u64{a.length} + b.length;
-    if (length > kLongest || pool.size() + length > most_text(tokens())) return;
+    if (length > kLongest) return;  // first, for it bounds the steps of crosses
+    if (crosses(left, right, token, token)) continue;
+    if (pool.size() + length > most_text(tokens())) return;
     texts[token] = {pool.size(), static_cast<u32>(length)};
     pool.resize(pool.size() + length);
     std::memcpy(&pool[texts[token].begin], &pool[a.begin], a.length);
