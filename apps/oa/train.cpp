@@ -56,7 +56,7 @@ void run(const Options& o) {
                                      {.tokens = o.sample, .temperature = 0.8, .seed = 1}));
   }
   fmt::print(
-      "done: {} steps in {:.0f} s, validation loss {:.4f}; the model is {}/last.oam; more: "
+      "done: {} steps in {:.0f} s, least validation loss {:.4f}; the model is {}/last.oam; more: "
       "{} --steps N\n",
       file.progress.step, file.progress.seconds, validation, o.out, resume);
 }

@@ -2,10 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <cmath>
+#include <limits>
 
-#include "apps/oa/lm/metrics.h"
 #include "oa/core/error.h"
 #include "oa/core/file.h"
 #include "oa/matrix/elementwise.h"
@@ -16,19 +15,24 @@
 #include "oa/ml/optim/clip.h"
 #include "oa/ml/optim/muon.h"
 #include "oa/ml/optim/sgd.h"
+#include "oa/ml/training/csv_logger.h"
+#include "oa/ml/training/learning_rate_scheduler.h"
+#include "oa/ml/training/progress_bar.h"
+#include "oa/ml/training/validation.h"
 
 namespace oa::command {
+
+using ml::training::ItTraining;
+using ml::training::TrainingCallbackContext;
+using ml::training::TrainingControl;
+using ml::training::ValidationResult;
+
 namespace {
 
 constexpr std::string_view kOp = "train";
 constexpr u64 kBpeSample = 16u << 20;  // bytes that a vocabulary is trained on
-constexpr i64 kTimedSteps = 12;        // after which the length of a step is known well enough
 constexpr i64 kUntimedSteps = 3;       // the first ones compile
-
-using Clock = std::chrono::steady_clock;
-f64 seconds_since(Clock::time_point t) {
-  return std::chrono::duration<f64>(Clock::now() - t).count();
-}
+constexpr i64 kTimedSteps = 10;        // after which the length of a step is known well enough
 
 // Fills tokens in the narrowest type that holds the vocabulary.
 template <class Fill>
@@ -49,7 +53,7 @@ void fill_batch(i64 vocab, const Matrix& inputs, const Matrix& targets, Fill&& f
 
 }  // namespace
 
-LmTrainer::LmTrainer(const Engine& engine, std::filesystem::path folder, LmFile file)
+LmTrainer::LmTrainer(Engine& engine, std::filesystem::path folder, LmFile file)
     : engine_(engine), folder_(std::move(folder)), file_(std::move(file)) {
   open_data();
   model_ = LanguageModel::create(engine_, file_.model);
@@ -63,7 +67,7 @@ LmTrainer::LmTrainer(const Engine& engine, std::filesystem::path folder, LmFile 
                 : Matrix::from_slice<u32>(engine_, shape, zeros);
 }
 
-LmTrainer LmTrainer::create(const Engine& engine, const std::filesystem::path& folder,
+LmTrainer LmTrainer::create(Engine& engine, const std::filesystem::path& folder,
                             const LmModelConfig& model, const LmTrainConfig& train) {
   check(model);
   check(train);
@@ -81,11 +85,10 @@ LmTrainer LmTrainer::create(const Engine& engine, const std::filesystem::path& f
   nlohmann::json config{{"model", trainer.file_.model}, {"train", train}};
   const std::string text = config.dump(2) + "\n";
   write_file(folder / "config.json", {reinterpret_cast<const u8*>(text.data()), text.size()});
-  MetricsFile::start(folder / "metrics.csv");
   return trainer;
 }
 
-LmTrainer LmTrainer::resume(const Engine& engine, const std::filesystem::path& folder,
+LmTrainer LmTrainer::resume(Engine& engine, const std::filesystem::path& folder,
                             const LmTrainConfig& plan) {
   const std::filesystem::path last = folder / "last.oam";
   if (!std::filesystem::exists(last)) {
@@ -99,7 +102,6 @@ LmTrainer LmTrainer::resume(const Engine& engine, const std::filesystem::path& f
   }
   LmTrainer trainer(engine, folder, std::move(file));
   ml::load_checkpoint(engine, last, *trainer.model_.module, *trainer.optimizer_);
-  MetricsFile::cut(folder / "metrics.csv", trainer.file_.progress.step);
   return trainer;
 }
 
@@ -113,6 +115,8 @@ void LmTrainer::open_data() {
   tokenizer_ = make_tokenizer(file_.model, file_.bpe);
   file_.model.vocab = tokenizer_->vocab_size();
   const ml::data::TokenStore tokens = ml::data::TokenStore::encode(files, *tokenizer_);
+  text_bytes_ = files.bytes();
+  token_count_ = tokens.size();
   const auto context = static_cast<u64>(file_.model.context);
   const ml::data::Split split =
       ml::data::split_tokens(tokens.size(), file_.train.validation_share, context);
@@ -155,27 +159,24 @@ void LmTrainer::make_schedule() {
   }
 }
 
-f64 LmTrainer::step() {
-  const i64 step = file_.progress.step;
+void LmTrainer::write_batch(i64 step) {
   const auto first = static_cast<u64>(step) * static_cast<u64>(file_.train.batch);
   fill_batch(file_.model.vocab, inputs_, targets_,
              [&](auto in, auto out) { windows_->fill(first, in, out); });
-  optimizer_->set_learning_rate(schedule_->rate(static_cast<u64>(step)));
-  optimizer_->zero_grad();
+}
+
+// A step whose gradients are not finite changes nothing.
+void LmTrainer::make_step(ItTraining& training) {
+  training.zero_grad();
   ml::GradientTape tape;
   const Matrix loss = ml::loss::cross_entropy(model_.module->forward(inputs_), targets_);
   tape.backward(loss);
-  if (file_.train.clip > 0) {
-    optimizer_->step_if_finite(ml::clip_grad_norm(parameters_, file_.train.clip));
-  } else {
-    optimizer_->step_if_finite(loss);
-  }
-  optimizer_->zero_grad();
-  return static_cast<f64>(loss.item());
+  const Matrix guard =
+      file_.train.clip > 0 ? ml::clip_grad_norm(parameters_, file_.train.clip) : loss;
+  training.complete_step_if_finite(loss, guard);
 }
 
-f64 LmTrainer::validate() {
-  if (!validation_) return std::nan("");
+ValidationResult LmTrainer::validate() {
   const ml::NoGrad quiet;
   const ml::ScopedEval eval = model_.module->scoped_eval();
   const auto batch = static_cast<u64>(file_.train.batch);
@@ -193,7 +194,9 @@ f64 LmTrainer::validate() {
     ++batches;
     if (rows < batch) break;
   }
-  return sum / static_cast<f64>(batches);
+  return {.loss = sum / static_cast<f64>(batches),
+          .batches = static_cast<u64>(batches),
+          .samples = static_cast<u64>(batches) * batch};
 }
 
 void LmTrainer::plan_from_time(f64 seconds_per_step) {
@@ -213,65 +216,102 @@ void LmTrainer::save(const char* name) {
   ml::save_checkpoint(folder_ / name, *model_.module, *optimizer_, info);
 }
 
+// Saves the run at its boundaries, keeps the best model, and stops where the numbers end.
+class LmTrainer::Saver final : public ml::training::TrainingCallback {
+ public:
+  Saver(LmTrainer& trainer, const ml::training::ValidationMetric& metric)
+      : t_(trainer), metric_(metric), seconds_before_(trainer.file_.progress.seconds) {}
+
+  TrainingControl on_step_end(const TrainingCallbackContext& context) override {
+    const ml::training::TrainingSnapshot& s = context.snapshot();
+    const f64 loss = s.last_loss.value_or(0);
+    if (!std::isfinite(loss)) refuse(s.step_count, loss);
+    LmProgress& p = t_.file_.progress;
+    p.step = static_cast<i64>(s.step_count);
+    p.seconds = seconds_before_ + s.elapsed;
+    keep_best();
+    const i64 every = t_.file_.train.save_every;
+    if (every > 0 && p.step % every == 0) t_.save("last.oam");
+    return TrainingControl::Continue;
+  }
+  TrainingControl on_train_end(const TrainingCallbackContext&) override {
+    keep_best();
+    t_.save("last.oam");
+    return TrainingControl::Continue;
+  }
+
+ private:
+  void keep_best() {
+    if (metric_.revision() == seen_) return;
+    seen_ = metric_.revision();
+    LmProgress& p = t_.file_.progress;
+    if (p.best_step > 0 && !(metric_.result() < p.best_validation)) return;
+    p.best_validation = metric_.result();
+    p.best_step = p.step;
+    t_.save("best.oam");
+  }
+  [[noreturn]] void refuse(u64 step, f64 loss) const {
+    const std::filesystem::path last = t_.folder_ / "last.oam";
+    const i64 saved = std::filesystem::exists(last) ? read_lm_file(last).progress.step : 0;
+    fail(ErrorKind::FailedPrecondition, kOp,
+         "the loss is {} at step {}; that step changed nothing, and {} holds step {}. Go on from "
+         "there with --resume, with a smaller --lr or a --clip",
+         loss, step, last.string(), saved);
+  }
+
+  LmTrainer& t_;
+  ml::training::ValidationMetric metric_;
+  u64 seen_ = 0;
+  f64 seconds_before_;
+};
+
+void LmTrainer::run_until(i64 end, const std::atomic<bool>& stop) {
+  LmProgress& p = file_.progress;
+  const f64 bytes_per_token =
+      static_cast<f64>(text_bytes_) / static_cast<f64>(std::max<u64>(1, token_count_));
+  ItTraining training = ItTraining::create_eager_checkpointable(
+      engine_, *optimizer_,
+      {.initial_step = static_cast<u64>(p.step),
+       .total_steps = static_cast<u64>(end),
+       .batch_size = static_cast<u64>(file_.train.batch),
+       .sequence_length = static_cast<u64>(file_.model.context),
+       .source_units_per_sample = bytes_per_token * static_cast<f64>(file_.model.context)});
+  const u64 interval = validation_ ? static_cast<u64>(file_.train.validate_every) : 0;
+  ml::training::Validation validation([&](const auto&) { return validate(); }, "val_loss",
+                                      interval);
+  ml::training::CsvLogger csv(folder_ / "metrics.csv");
+  csv.add_metric(validation.metric());
+  csv.add_column("learning_rate",
+                 [](const TrainingCallbackContext& c) { return c.optimizer().learning_rate(); });
+  ml::training::ProgressBar bar(20);
+  Saver saver(*this, validation.metric());
+  ml::training::LearningRateScheduler rates(schedule_);
+  if (validation_ && interval > 0) training.add_callback(validation);
+  training.add_callback(csv);
+  training.add_callback(bar);
+  training.add_callback(saver);
+  training.add_callback(rates);
+  while (!stop.load() && training.begin_step()) {
+    write_batch(p.step);
+    make_step(training);
+  }
+  training.finish();
+}
+
 f64 LmTrainer::run(const std::atomic<bool>& stop, i64 most) {
   LmProgress& p = file_.progress;
+  const i64 last = most > 0 ? p.step + most : std::numeric_limits<i64>::max();
   make_schedule();
-  MetricsFile metrics(folder_ / "metrics.csv");
-  ProgressLine line(p.planned_steps);
-  const i64 tokens_per_step = file_.train.batch * file_.model.context;
-  f64 last_validation = std::nan("");
-  f64 timed = 0;
-  i64 done_here = 0;
-  while (!done() && !stop.load() && (most == 0 || done_here < most)) {
-    const Clock::time_point begin = Clock::now();
-    const f64 loss = step();
-    if (!std::isfinite(loss)) {
-      line.finish();
-      fail(ErrorKind::FailedPrecondition, kOp,
-           "the loss is {} at step {}; nothing was changed by that step, and {} holds step {}. A "
-           "smaller --lr or a --clip helps, then go on with --resume",
-           loss, p.step + 1, (folder_ / "last.oam").string(),
-           std::filesystem::exists(folder_ / "last.oam")
-               ? read_lm_file(folder_ / "last.oam").progress.step
-               : 0);
-    }
-    ++p.step;
-    ++done_here;
-    const f64 seconds = seconds_since(begin);
-    p.seconds += seconds;
-    if (done_here > kUntimedSteps) timed += seconds;
-    if (p.planned_steps == 0 && file_.train.minutes > 0 && done_here == kTimedSteps) {
-      plan_from_time(timed / static_cast<f64>(kTimedSteps - kUntimedSteps));
-      line.set_total(p.planned_steps);
-    }
-    const bool check =
-        file_.train.validate_every > 0 && (p.step % file_.train.validate_every == 0 || done());
-    f64 validation = std::nan("");
-    if (check) {
-      const Clock::time_point before = Clock::now();
-      validation = validate();
-      p.seconds += seconds_since(before);
-      if (std::isfinite(validation)) {
-        last_validation = validation;
-        if (p.best_step == 0 || validation < p.best_validation) {
-          p.best_validation = validation;
-          p.best_step = p.step;
-          save("best.oam");
-        }
-      }
-    }
-    metrics.add({p.step, loss, validation, optimizer_->learning_rate(), p.seconds,
-                 p.step * tokens_per_step});
-    line.show({p.step, loss, last_validation, static_cast<f64>(tokens_per_step) / seconds});
-    if (file_.train.save_every > 0 && p.step % file_.train.save_every == 0) {
-      metrics.flush();
-      save("last.oam");
-    }
+  if (p.planned_steps == 0) {
+    // The first steps compile; from the next ones it is known how many fit into the time.
+    run_until(std::min(last, p.step + kUntimedSteps), stop);
+    const f64 before = p.seconds;
+    const i64 first = p.step;
+    run_until(std::min(last, p.step + kTimedSteps), stop);
+    if (p.step > first) plan_from_time((p.seconds - before) / static_cast<f64>(p.step - first));
   }
-  line.finish();
-  metrics.flush();
-  save("last.oam");
-  return last_validation;
+  if (!stop.load() && p.step < last && !done()) run_until(std::min(last, p.planned_steps), stop);
+  return p.best_step > 0 ? p.best_validation : std::nan("");
 }
 
 }  // namespace oa::command

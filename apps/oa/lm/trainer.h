@@ -1,7 +1,7 @@
 // Trains a language model in a run folder:
 //   last.oam      where the run can go on, bit for bit
 //   best.oam      the model with the least validation loss
-//   metrics.csv   a row per step
+//   metrics.csv   a row per step (CsvLogger)
 //   config.json   what the run is
 #pragma once
 
@@ -13,21 +13,22 @@
 #include "oa/ml/data/windows.h"
 #include "oa/ml/optim/optimizer.h"
 #include "oa/ml/optim/schedule.h"
+#include "oa/ml/training/it_training.h"
 
 namespace oa::command {
 
 class LmTrainer {
  public:
   // A new run in a folder without one.
-  static LmTrainer create(const Engine& engine, const std::filesystem::path& folder,
+  static LmTrainer create(Engine& engine, const std::filesystem::path& folder,
                           const LmModelConfig& model, const LmTrainConfig& train);
   // The run in a folder, from its last checkpoint. Where `train` has another plan (steps, minutes,
   // epochs) that is the new one.
-  static LmTrainer resume(const Engine& engine, const std::filesystem::path& folder,
+  static LmTrainer resume(Engine& engine, const std::filesystem::path& folder,
                           const LmTrainConfig& plan);
 
   // Runs until the plan is done, `stop` is set, or `most` steps were made (0: any number), then
-  // saves. Returns the last validation loss, or NaN without validation.
+  // saves. Returns the least validation loss of the run, or NaN without validation.
   f64 run(const std::atomic<bool>& stop, i64 most = 0);
 
   const LmFile& file() const { return file_; }
@@ -36,16 +37,19 @@ class LmTrainer {
   bool done() const;
 
  private:
-  LmTrainer(const Engine& engine, std::filesystem::path folder, LmFile file);
+  LmTrainer(Engine& engine, std::filesystem::path folder, LmFile file);
   void open_data();
   void make_optimizer();
-  f64 step();
-  f64 validate();
+  class Saver;
+  void write_batch(i64 step);
+  void make_step(ml::training::ItTraining& training);
+  ml::training::ValidationResult validate();
+  void run_until(i64 end, const std::atomic<bool>& stop);
   void make_schedule();
   void plan_from_time(f64 seconds_per_step);
   void save(const char* name);
 
-  const Engine& engine_;
+  Engine& engine_;
   std::filesystem::path folder_;
   LmFile file_;
   std::unique_ptr<ml::tokenizer::Tokenizer> tokenizer_;
@@ -55,6 +59,7 @@ class LmTrainer {
   ml::LrSchedulerRef schedule_;
   std::optional<ml::data::ShuffledWindows> windows_;
   std::optional<ml::data::SequentialWindows> validation_;
+  u64 text_bytes_ = 0, token_count_ = 0;
   Matrix inputs_, targets_;  // of a batch
 };
 
