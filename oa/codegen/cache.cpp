@@ -107,7 +107,8 @@ std::string CodeCache::default_directory() {
   return {};
 }
 
-CodeCache::CodeCache(const std::string& directory, u64 limit_bytes) : limit_bytes_(limit_bytes) {
+CodeCache::CodeCache(const std::string& directory, u64 limit_bytes, u64 limit_files)
+    : limit_bytes_(limit_bytes), limit_files_(limit_files) {
   const std::string chosen = directory.empty() ? default_directory() : directory;
   if (chosen == "-") {
     reason_ = "switched off";
@@ -180,11 +181,12 @@ void CodeCache::sweep_if_due(u64 bytes_added) {
   {
     const std::lock_guard lock(mutex_);
     added_since_sweep_ += bytes_added;
+    ++files_since_sweep_;
     const bool due = !last_sweep_ || Clock::now() - *last_sweep_ > kSweepInterval ||
-                     added_since_sweep_ > limit_bytes_ / 4;
+                     added_since_sweep_ > limit_bytes_ / 4 || files_since_sweep_ > limit_files_ / 4;
     if (!due) return;
     last_sweep_ = Clock::now();
-    added_since_sweep_ = 0;
+    added_since_sweep_ = files_since_sweep_ = 0;
   }
   sweep();
 }
@@ -198,14 +200,17 @@ void CodeCache::sweep() {
 
   u64 total = 0;
   for (const Entry& e : entries) total += e.bytes;
-  if (total <= limit_bytes_) return;
+  u64 files = entries.size();
+  if (total <= limit_bytes_ && files <= limit_files_) return;
   std::sort(entries.begin(), entries.end(),
             [](const Entry& a, const Entry& b) { return a.used < b.used; });
-  const u64 target = limit_bytes_ - limit_bytes_ / 4;
+  const u64 bytes_kept = limit_bytes_ - limit_bytes_ / 4;
+  const u64 files_kept = limit_files_ - limit_files_ / 4;
   for (const Entry& e : entries) {
-    if (total <= target) break;
+    if (total <= bytes_kept && files <= files_kept) break;
     fs::remove(e.path, ignored);
     total -= e.bytes;
+    --files;
   }
 }
 
@@ -217,6 +222,7 @@ CacheStatistics CodeCache::statistics() const {
   s.rejected = rejected_;
   s.stored = stored_;
   s.limit_bytes = limit_bytes_;
+  s.limit_files = limit_files_;
   {
     const std::lock_guard lock(mutex_);
     s.reason = reason_;

@@ -31,14 +31,17 @@ struct CacheStatistics {
   u64 files = 0;  // entries in the directory now, of all kinds
   u64 bytes = 0;
   u64 limit_bytes = 0;
+  u64 limit_files = 0;
 };
 
 class CodeCache {
  public:
   static constexpr u64 kDefaultLimit = u64{512} << 20;
+  static constexpr u64 kDefaultFiles = 8192;  // more make every look at the directory slow
 
   // `directory`: where the files are; empty: default_directory(); "-": no disk cache.
-  explicit CodeCache(const std::string& directory = {}, u64 limit_bytes = kDefaultLimit);
+  explicit CodeCache(const std::string& directory = {}, u64 limit_bytes = kDefaultLimit,
+                     u64 limit_files = kDefaultFiles);
 
   // OA_CACHE_DIR, else $XDG_CACHE_HOME/oa, else ~/.cache/oa, else empty.
   static std::string default_directory();
@@ -48,8 +51,8 @@ class CodeCache {
   std::optional<std::vector<u8>> get(const Hash128& key, std::string_view kind);
   void put(const Hash128& key, std::string_view kind, std::span<const u8> code);
 
-  // Removes the least recently used entries until the directory is well below the limit, and what
-  // dead writers left. put() does this by itself from time to time.
+  // Removes the least recently used entries until the directory is well below both limits, and
+  // what dead writers left. put() does this by itself from time to time.
   void sweep();
 
   CacheStatistics statistics() const;  // looks at the directory
@@ -63,13 +66,15 @@ class CodeCache {
 
   std::filesystem::path directory_;
   u64 limit_bytes_;
+  u64 limit_files_;
   bool readable_ = false;
   std::atomic<bool> writable_{false};
   std::atomic<u64> hits_{0}, misses_{0}, rejected_{0}, stored_{0};
 
   mutable std::mutex mutex_;  // guards what follows
   std::string reason_;
-  u64 added_since_sweep_ = 0;
+  u64 added_since_sweep_ = 0;  // bytes
+  u64 files_since_sweep_ = 0;
   std::optional<Clock::time_point> last_sweep_;
 };
 

@@ -157,6 +157,33 @@ TEST_F(Cache, SweepsTheLeastRecentlyUsed) {
   for (u64 i = 6; i < 12; ++i) EXPECT_TRUE(cache.get(key_of(i), "cpu")) << i;
 }
 
+TEST_F(Cache, SweepsByTheNumberOfFilesToo) {
+  CodeCache cache(dir_, u64{1} << 30, 16);
+  const auto now = fs::file_time_type::clock::now();
+  for (u64 i = 0; i < 100; ++i) {
+    cache.put(key_of(i), "cpu", code_of(i, 10));
+    // What may be added between two sweeps: a quarter, and the one that is due.
+    ASSERT_LE(cache.statistics().files, 16u + 16 / 4 + 1) << i;
+  }
+  EXPECT_EQ(cache.statistics().limit_files, 16u);
+  // Exactly the limit is no reason to remove; one more brings it to three quarters, oldest first.
+  for (const fs::path& f : files()) fs::remove(f);
+  CodeCache quiet(dir_, u64{1} << 30, 1000);
+  for (u64 i = 0; i < 17; ++i) {
+    quiet.put(key_of(i), "cpu", code_of(i, 10));
+    fs::last_write_time(dir_ / (to_string(key_of(i)) + ".cpu.oac"),
+                        now - std::chrono::seconds(100 - i));
+    if (i != 15) continue;
+    cache.sweep();
+    EXPECT_EQ(files().size(), 16u);
+  }
+  cache.sweep();
+  EXPECT_EQ(files().size(), 12u);
+  for (u64 i = 0; i < 17; ++i) {
+    EXPECT_EQ(fs::exists(dir_ / (to_string(key_of(i)) + ".cpu.oac")), i >= 5) << i;
+  }
+}
+
 TEST_F(Cache, SweepsOldTemporariesOnly) {
   CodeCache cache(dir_);
   const std::string stem = to_string(key_of(1)) + ".cpu.oac.tmp.";
