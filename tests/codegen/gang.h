@@ -28,7 +28,7 @@ inline const std::vector<CpuTarget>& targets() {
   static const std::vector<CpuTarget> all = [] {
     std::vector<CpuTarget> list{host()};
     if (host().has("avx512f") && host().has("fma") && host().has("f16c")) {
-      list.push_back({.cpu = "znver3",
+      list.push_back({.cpu = "haswell",
                       .features = "+avx,+avx2,+fma,+f16c,+bmi,+bmi2,+sse4.2,+popcnt",
                       .vector_bytes = 32});
     }

@@ -25,9 +25,21 @@ struct Opened {
   std::string failure;
 };
 
-inline Opened& open_device(const std::string& name) {
+inline std::map<std::string, Opened>& opened_devices() {
   static std::map<std::string, Opened> opened;
-  Opened& o = opened[name];
+  return opened;
+}
+
+// Closes the engines while the drivers are still whole: those end with the process before our
+// static objects do.
+class CloseDevices : public testing::Environment {
+  void TearDown() override { opened_devices().clear(); }
+};
+inline testing::Environment* const close_devices =
+    testing::AddGlobalTestEnvironment(new CloseDevices);
+
+inline Opened& open_device(const std::string& name) {
+  Opened& o = opened_devices()[name];
   if (!o.engine && o.failure.empty()) {
     try {
       o.engine.emplace(Engine::open({.device = device_under_test(name), .guard_bands = true}));
