@@ -94,7 +94,7 @@ enum class Op : u8 {
   VecExtract,                           // (v), imm = component
 
   // Device memory: address = U64 device address of element 0 (uniform or not), index = element index of any integer type
-  Load,                                 // (address, index); elem; type.lanes > 1 loads consecutive elements, and index is then a multiple of lanes
+  Load,                                 // (address, index); elem; type.lanes > 1 loads consecutive elements, and index is then a multiple of lanes; imm = 1: constant, nobody writes the elements while the kernel runs
   Store,                                // (address, index, value); elem; imm = 1: streaming, a hint that nobody reads the elements soon
   Atomic,                               // (address, index, value); elem I32/U32; imm = AtomicOp; yields the old value; relaxed
   AtomicCas,                            // (address, index, expected, value); elem I32/U32; yields the old value
@@ -124,7 +124,7 @@ enum class Op : u8 {
 
   // Structured control flow
   If,                                   // (cond); regions[0] then, regions[1] else
-  For,                                  // (begin, end, step); regions[0] body; the instruction's own value is the index inside the body; runs while index < end; step > 0, and is uniform
+  For,                                  // (begin, end, step); regions[0] body; the instruction's own value is the index inside the body; runs while index < end; step > 0, and is uniform; imm = 1: rolled, a hint that unrolling it gains nothing
   While,                                // regions[0] computes the condition and ends with Yield; regions[1] is the body
   Yield,                                // (cond Bool): last instruction of a While's first region
 };

@@ -178,10 +178,17 @@ U32 param_u32() { return U32(param(Scalar::U32)); }
 F32 param_f32() { return F32(param(Scalar::F32)); }
 Buffer param_buffer(Scalar elem) { return Buffer(elem, param_u64()); }
 
-Value Buffer::load(const Value& index, u32 lanes) const {
+Value Buffer::load(const Value& index, u32 lanes) const { return load(index, lanes, false); }
+
+Value Buffer::load_constant(const Value& index, u32 lanes) const {
+  return load(index, lanes, true);
+}
+
+Value Buffer::load(const Value& index, u32 lanes, bool constant) const {
   return append_value({.op = Op::Load,
                        .type = Type{value_scalar(elem_), static_cast<u8>(lanes)},
                        .elem = elem_,
+                       .imm = constant,
                        .args = {address_.id, index.id}});
 }
 
@@ -404,12 +411,14 @@ void If(const Bool& cond, const std::function<void()>& then,
 }
 
 void For(const Value& begin, const Value& end, const Value& step,
-         const std::function<void(const Value&)>& body) {
+         const std::function<void(const Value&)>& body, Unroll unroll) {
   same_types(Op::For, begin, end);
   same_types(Op::For, begin, step);
   // The index exists before its body, so the instruction is appended first and completed after.
-  const Value index =
-      append_value({.op = Op::For, .type = begin.type, .args = {begin.id, end.id, step.id}});
+  const Value index = append_value({.op = Op::For,
+                                    .type = begin.type,
+                                    .imm = unroll == Unroll::Never,
+                                    .args = {begin.id, end.id, step.id}});
   Region region = record([&] { body(index); });
   tracer("For").kernel.instrs[index.id].regions.push_back(std::move(region));
 }

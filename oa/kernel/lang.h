@@ -250,6 +250,9 @@ class Buffer {
     return Ref(*this, literal(Scalar::U32, index));
   }
   Value load(const Value& index, u32 lanes = 1) const;
+  // The same with the promise that nobody writes the elements while the kernel runs, neither here
+  // nor through another address; GPUs have a faster way for those.
+  Value load_constant(const Value& index, u32 lanes = 1) const;
   void store(const Value& index,
              const Value& value) const;  // a vector value stores `lanes` elements
   // The same with the hint that nobody reads the elements soon: large results pass the caches by.
@@ -261,6 +264,7 @@ class Buffer {
   const U64& address() const { return address_; }
 
  private:
+  Value load(const Value& index, u32 lanes, bool constant) const;
   void store(const Value& index, const Value& value, bool streaming) const;
   Scalar elem_;
   U64 address_;
@@ -390,8 +394,10 @@ void If(const Bool& cond, const std::function<void()>& then);
 void If(const Bool& cond, const std::function<void()>& then,
         const std::function<void()>& otherwise);
 // for (i = begin; i < end; i += step); `step` is positive and the same in every lane.
+// Unroll::Never keeps compilers from unrolling a body that is long enough as it is.
+enum class Unroll : u8 { Allowed, Never };
 void For(const Value& begin, const Value& end, const Value& step,
-         const std::function<void(const Value&)>& body);
+         const std::function<void(const Value&)>& body, Unroll unroll = Unroll::Allowed);
 template <class Body>
   requires std::invocable<Body, U32>
 void For(const U32& begin, const U32& end, const U32& step, Body body) {

@@ -33,8 +33,9 @@ constexpr std::array<OpInfo, kOps> table() {
   at(Op::VecExtract) = {.min_args = 1, .max_args = 1, .imm = ImmUse::Number, .pure = true};
 
   at(Op::Load) = memory(2);
+  at(Op::Load).imm = ImmUse::Hint;
   at(Op::Store) = memory(3);
-  at(Op::Store).imm = ImmUse::Streaming;
+  at(Op::Store).imm = ImmUse::Hint;
   at(Op::Atomic) = memory(3);
   at(Op::Atomic).imm = ImmUse::Atomic;
   at(Op::AtomicCas) = memory(4);
@@ -67,7 +68,7 @@ constexpr std::array<OpInfo, kOps> table() {
   }
 
   at(Op::If) = {.min_args = 1, .max_args = 1, .regions = 2};
-  at(Op::For) = {.min_args = 3, .max_args = 3, .regions = 1};
+  at(Op::For) = {.min_args = 3, .max_args = 3, .regions = 1, .imm = ImmUse::Hint};
   at(Op::While) = {.regions = 2};
   at(Op::Yield) = {.min_args = 1, .max_args = 1};
   return t;
@@ -78,6 +79,10 @@ constexpr std::array<OpInfo, kOps> kTable = table();
 }  // namespace
 
 const OpInfo& info(Op op) { return kTable[static_cast<size_t>(op)]; }
+
+const char* hint_name(Op op) {
+  return op == Op::Load ? "constant" : op == Op::Store ? "streaming" : "rolled";
+}
 
 const char* name(AtomicOp op) {
   static constexpr const char* kNames[] = {"add", "min", "max", "and", "or", "exchange"};

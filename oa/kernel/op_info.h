@@ -7,7 +7,7 @@
 namespace oa::kernel {
 
 // What `imm` means.
-enum class ImmUse : u8 { None, Bits, Number, Atomic, Scope, Layout, Streaming };
+enum class ImmUse : u8 { None, Bits, Number, Atomic, Scope, Layout, Hint };
 
 // What `slot` means.
 enum class SlotUse : u8 { None, Shared, OptionalShared, Var };
@@ -27,7 +27,8 @@ const OpInfo& info(Op op);
 
 constexpr bool is_compare(Op op) { return op >= Op::Eq && op <= Op::Ge; }
 
-// Names of AtomicOp.
+// Names of AtomicOp, and of an instruction's one hint (ImmUse::Hint).
 const char* name(AtomicOp op);
+const char* hint_name(Op op);
 
 }  // namespace oa::kernel

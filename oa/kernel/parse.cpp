@@ -260,8 +260,8 @@ class Parser {
     if (what.slot != SlotUse::None && token_.line == word.line) {
       if (const auto s = slot_name(letter)) i.slot = *s, take();
     }
-    const bool hint = what.imm == ImmUse::Streaming && token_.kind != Token::Word;
-    if (what.imm != ImmUse::None && !hint) i.imm = imm(what.imm, i.type.scalar);
+    const bool no_hint = what.imm == ImmUse::Hint && token_.kind != Token::Word;
+    if (what.imm != ImmUse::None && !no_hint) i.imm = imm(i.op, i.type.scalar);
     args(i, word.line);
     extras(i, word.line);
     // The value is known to its regions (a For's index), and to everything after.
@@ -291,7 +291,8 @@ class Parser {
     bad(word.line, "unknown instruction `{}`", text);
   }
 
-  u64 imm(ImmUse use, Scalar s) {
+  u64 imm(Op op, Scalar s) {
+    const ImmUse use = info(op).imm;
     const std::string_view text = token_.text;
     const auto chosen = [&](u64 value) {
       take();
@@ -308,7 +309,7 @@ class Parser {
       if (text == "device") return chosen(kDeviceMemory);
       if (text == "shared+device") return chosen(kSharedMemory | kDeviceMemory);
     }
-    if (use == ImmUse::Streaming && text == "streaming") return chosen(1);
+    if (use == ImmUse::Hint && text == hint_name(op)) return chosen(1);
     if (use == ImmUse::Layout && (text == "row" || text == "col")) return chosen(text == "col");
     return number<u64>();
   }

@@ -75,10 +75,10 @@ void imm(std::string& out, const Instr& i) {
         return;
       }
       break;
-    case ImmUse::Streaming:
+    case ImmUse::Hint:
       if (i.imm == 0) return;
       if (i.imm == 1) {
-        out += " streaming";
+        out += fmt::format(" {}", hint_name(i.op));
         return;
       }
       break;

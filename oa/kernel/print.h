@@ -15,8 +15,8 @@
 //   }
 //
 // One instruction a line; `.f16` is the element type in memory. Fragments have types such as
-// `frag_a<f16,16x8>`; a store may be `streaming`. A constant that starts with 0x gives the bits of
-// the value. `;` starts a comment.
+// `frag_a<f16,16x8>`; a load may be `constant`, a store `streaming`, a loop `rolled`. A constant
+// that starts with 0x gives the bits of the value. `;` starts a comment.
 #pragma once
 
 #include <string>

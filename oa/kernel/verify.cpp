@@ -152,6 +152,7 @@ class Verifier {
       wrong("no legal type of a value, got {}", print(i.type));
     }
     if (what.imm == ImmUse::None && i.imm != 0) wrong("immediate of {} has no meaning", i.imm);
+    if (what.imm == ImmUse::Hint && i.imm > 1) wrong("unknown hint {}", i.imm);
     types(i);
   }
 
@@ -332,7 +333,6 @@ class Verifier {
       }
       return;
     }
-    if (i.op == Op::Store && i.imm > 1) wrong("unknown hint {}", i.imm);
     const Type& value = n < i.args.size() ? arg(i, n) : i.type;
     if (value.is_fragment() || value.scalar != value_scalar(i.elem)) {
       wrong("value is {}, expected {}", print(value), name(value_scalar(i.elem)));

@@ -499,6 +499,32 @@ TEST(Spirv, WideLoadsAreOneAlignedInstruction) {
   EXPECT_EQ(wide, 2u);
 }
 
+TEST(Spirv, HintsReachTheDriver) {
+  const auto body = [](bool hints) {
+    return traced([hints] {
+      const Buffer x = param_buffer(Scalar::U32), y = param_buffer(Scalar::U32);
+      For(
+          U32(0), U32(8), U32(1),
+          [&](const Value& i) {
+            const Value at = U32(U32(i) * width() + lane());
+            y.store(at, hints ? x.load_constant(at) : x.load(at));
+          },
+          hints ? Unroll::Never : Unroll::Allowed);
+    });
+  };
+  for (const bool hints : {false, true}) {
+    const std::vector<u32> words = compile_spirv(body(hints), full_target());
+    EXPECT_EQ(validate(words), "");
+    size_t unwritable = 0, rolled = 0;
+    for (const Word& w : walk(words)) {
+      unwritable += w.op == 72 && w.operands[2] == 24;  // OpMemberDecorate NonWritable
+      rolled += w.op == 246 && w.operands[2] == 2;      // OpLoopMerge DontUnroll
+    }
+    EXPECT_EQ(unwritable, hints ? 1u : 0u);
+    EXPECT_EQ(rolled, hints ? 1u : 0u);
+  }
+}
+
 TEST(Spirv, MalformedKernelsStopTheCompile) {
   const auto expect_internal = [](Kernel k, const std::string& part) {
     try {

@@ -373,16 +373,15 @@ TEST_P(VulkanDeviceTest, RecordingsAndKernelsMayOutliveTheDevice) {
 TEST_P(VulkanDeviceTest, SplitsHugeDispatches) {
   const auto count = compile(count_kernel(device_->target(), device_->target().subgroup));
   const SplitLimits limits = device_->split_limits();
-  for (const auto& [groups, max_x, max_y, seconds] :
-       std::vector<std::tuple<u32, u32, u32, f64>>{{1000, 1u << 20, 1, 1e9},
-                                                   {1000, 7, 65535, 1e9},
-                                                   {1000, 7, 3, 1e9},
-                                                   {1001, 64, 64, 0.1},
-                                                   {13, 1u << 20, 1, 1e-3},
-                                                   {1, 1, 1, 1e-9}}) {
+  for (const auto& [groups, in_grid, seconds] :
+       std::vector<std::tuple<u32, u32, f64>>{{1000, 1u << 20, 1e9},
+                                              {1000, 7, 1e9},
+                                              {1000, 100, 1e9},
+                                              {1001, 64, 0.1},
+                                              {13, 1u << 20, 1e-3},
+                                              {1, 1, 1e-9}}) {
     device_->split_limits() = limits;
-    device_->split_limits().max_x = max_x;
-    device_->split_limits().max_y = max_y;
+    device_->split_limits().groups = in_grid;
     device_->split_limits().seconds = seconds;
     const Memory counts = make(std::vector<u32>(groups + 64, 0));
     const Memory total = make({0});
@@ -398,7 +397,7 @@ TEST_P(VulkanDeviceTest, SplitsHugeDispatches) {
     std::vector<u32> expected(groups + 64, 1);
     std::fill(expected.begin() + groups, expected.end(), 0);
     EXPECT_EQ(read_words(counts, groups + 64), expected)
-        << groups << " " << max_x << " " << seconds;
+        << groups << " " << in_grid << " " << seconds;
     EXPECT_EQ(read_words(total, 1)[0], groups);
     device_->release(counts);
     device_->release(total);
@@ -406,7 +405,7 @@ TEST_P(VulkanDeviceTest, SplitsHugeDispatches) {
   device_->split_limits() = limits;
 }
 
-TEST_P(VulkanDeviceTest, RunsGridsWiderThanTheDeviceAllowsInOneDimension) {
+TEST_P(VulkanDeviceTest, RunsMoreWorkgroupsThanAGridMayHave) {
   const u32 groups = 70001;  // above the 65535 that lavapipe and many GPUs have
   const auto count = compile(count_kernel(device_->target(), device_->target().subgroup));
   const Memory counts = make(std::vector<u32>(groups, 0));
@@ -418,11 +417,8 @@ TEST_P(VulkanDeviceTest, RunsGridsWiderThanTheDeviceAllowsInOneDimension) {
 }
 
 TEST(VulkanPlan, PutsShortDispatchesTogetherAndLongOnesApart) {
-  const SplitLimits limits{.max_x = 65535,
-                           .max_y = 65535,
-                           .flops_per_second = 1e9,
-                           .dispatch_seconds = 0,
-                           .seconds = 0.5};
+  const SplitLimits limits{
+      .groups = 65535, .flops_per_second = 1e9, .dispatch_seconds = 0, .seconds = 0.5};
   std::vector<Dispatch> dispatches;
   for (f64 flops : {2e8, 2e8, 2e8, 0.0, 2.4e9, 1e8}) {
     dispatches.push_back({.groups = 100, .flops = flops});
@@ -437,7 +433,7 @@ TEST(VulkanPlan, PutsShortDispatchesTogetherAndLongOnesApart) {
     const Piece& piece = plan.pieces[plan.parts[p].first];
     EXPECT_EQ(piece.dispatch, 4u);
     EXPECT_EQ(piece.base, next);
-    next += piece.x * piece.y;
+    next += piece.count;
   }
   EXPECT_EQ(next, 100u);
   EXPECT_TRUE(plan.pieces[0].barrier);
@@ -445,16 +441,13 @@ TEST(VulkanPlan, PutsShortDispatchesTogetherAndLongOnesApart) {
 }
 
 TEST(VulkanPlan, SurvivesSenselessEstimates) {
-  const SplitLimits limits{.max_x = 65535,
-                           .max_y = 65535,
-                           .flops_per_second = 1e9,
-                           .dispatch_seconds = 1e-6,
-                           .seconds = 0.5};
+  const SplitLimits limits{
+      .groups = 65535, .flops_per_second = 1e9, .dispatch_seconds = 1e-6, .seconds = 0.5};
   for (f64 flops : {-1.0, std::nan(""), HUGE_VAL, 1e300}) {
     const std::vector<Dispatch> dispatches{{.groups = 3, .flops = flops}};
     const Plan plan = plan_submission(dispatches, limits);
     u32 sum = 0;
-    for (const Piece& piece : plan.pieces) sum += piece.x * piece.y;
+    for (const Piece& piece : plan.pieces) sum += piece.count;
     EXPECT_EQ(sum, 3u) << flops;
   }
 }

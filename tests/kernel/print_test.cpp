@@ -85,6 +85,8 @@ TEST(Print, RoundTripsEveryKindOfInstruction) {
     Shared s(Scalar::F16, 512), ints(Scalar::U32, 4);
     VarValue v(Type{Scalar::F32, 4});
     v.set(b.load(U32(4) * lane(), 4));
+    v.set(b.load_constant(U32(4) * lane(), 4));
+    For(U32(0), U32(4), U32(1), [&](const Value& i) { ints[i] = i; }, Unroll::Never);
     b.store(U32(8) * lane(), *v);
     a.atomic(AtomicOp::Exchange, lane(), I32(-3));
     c.store_streaming(lane(), F64(2.0));

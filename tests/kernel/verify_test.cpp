@@ -163,6 +163,7 @@ TEST(Verify, Memory) {
             "%11 = load.u8 f32 %0, %1: value is f32, expected u32");
   EXPECT_EQ(fault("store.f32 %0, %1, %1"), "store.f32 %0, %1, %1: value is u32, expected f32");
   EXPECT_EQ(fault("store.f32 2 %0, %1, %2"), "store.f32 2 %0, %1, %2: unknown hint 2");
+  EXPECT_EQ(fault("%20 = load.f32 f32 2 %0, %1"), "%11 = load.f32 f32 2 %0, %1: unknown hint 2");
   EXPECT_EQ(fault("%20 = atomic.f32 f32 add %0, %1, %2"),
             "%11 = atomic.f32 f32 add %0, %1, %2: element type is f32, expected i32 or u32");
   EXPECT_EQ(fault("%20 = atomic.u32 u32 add %0, %1, %4"),

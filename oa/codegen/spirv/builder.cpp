@@ -113,6 +113,19 @@ Id Builder::type_runtime_block(Id element, u32 stride) {
   return block;
 }
 
+Id Builder::type_constant_block(Id element) {
+  constexpr u32 kVariant = 1;  // other structs of one member are written now and then
+  const u32 members[] = {element};
+  const Id unused = next_id_;
+  const Id block = shared_global(spv::Op::OpTypeStruct, 0, members, kVariant);
+  if (block == unused) {
+    decorate(block, spv::Decoration::Block);
+    decorate_member(block, 0, spv::Decoration::Offset, {0});
+    decorate_member(block, 0, spv::Decoration::NonWritable);
+  }
+  return block;
+}
+
 Id Builder::type_block(std::span<const Id> members, std::span<const u32> offsets) {
   const Id id = new_id();
   append(globals_, spv::Op::OpTypeStruct, {id}, members);

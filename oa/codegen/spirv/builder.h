@@ -41,6 +41,8 @@ class Builder {
   Id type_struct(std::initializer_list<Id> members);
   // A Block { element data[]; } for pointers that must point into an array.
   Id type_runtime_block(Id element, u32 stride);
+  // A Block { element data; } that nobody writes.
+  Id type_constant_block(Id element);
   // A new Block with members at the given offsets.
   Id type_block(std::span<const Id> members, std::span<const u32> offsets);
   Id type_pointer(spv::StorageClass storage, Id pointee);

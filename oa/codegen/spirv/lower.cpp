@@ -158,7 +158,8 @@ void Lowering::declare() {
   }
 }
 
-// The linear index of the workgroup, and the count that guards it.
+// The linear index of the workgroup, and the count that guards it. Grids of two dimensions would
+// need their width, which comes from another place than the push constants: 0.3 us later on NVIDIA.
 Id Lowering::group_id() {
   const Id u32_type = b_.type_int(32);
   const Id vec3 = b_.type_vector(u32_type, 3);
@@ -170,12 +171,7 @@ Id Lowering::group_id() {
   group_count_ = push_load(0);
   const Id base = push_load(1);
   const Id id = b_.emit(spv::Op::OpLoad, vec3, {b_.builtin(spv::BuiltIn::WorkgroupId, vec3)});
-  const Id n = b_.emit(spv::Op::OpLoad, vec3, {b_.builtin(spv::BuiltIn::NumWorkgroups, vec3)});
-  const auto part = [&](Id v, u32 i) {
-    return b_.emit(spv::Op::OpCompositeExtract, u32_type, {v, i});
-  };
-  const Id row = b_.emit(spv::Op::OpIMul, u32_type, {part(id, 1), part(n, 0)});
-  const Id inside = b_.emit(spv::Op::OpIAdd, u32_type, {part(id, 0), row});
+  const Id inside = b_.emit(spv::Op::OpCompositeExtract, u32_type, {id, 0});
   return b_.emit(spv::Op::OpIAdd, u32_type, {base, inside});
 }
 
@@ -314,7 +310,9 @@ void Lowering::lower_for(ValueId id, const Instr& instr) {
   b_.begin_block(header);
   const Builder::Phi index = b_.phi(type, begin, before);
   values_[id] = index.id;
-  b_.effect(spv::Op::OpLoopMerge, {merge, next_block, 0});
+  const auto control =
+      instr.imm == 1 ? spv::LoopControlMask::DontUnroll : spv::LoopControlMask::MaskNone;
+  b_.effect(spv::Op::OpLoopMerge, {merge, next_block, static_cast<u32>(control)});
   b_.effect(spv::Op::OpBranch, {test});
   b_.begin_block(test);
   const Id go = compare(Op::Lt, s, index.id, value(instr.args[1]));

@@ -41,8 +41,8 @@ struct VulkanTarget {
 
 // Push constants of a kernel with `params` parameters.
 //   offset 0   u32 group_count   workgroups of the whole dispatch (Op::GroupCount)
-//   offset 4   u32 base_group    GroupId = base_group + wg.x + wg.y * num_workgroups.x; workgroups
-//                                with GroupId >= group_count return at once
+//   offset 4   u32 base_group    GroupId = base_group + wg.x; grids have one dimension, and their
+//                                workgroups with GroupId >= group_count return at once
 //   offset 8   u64 slots[params]           if everything fits into push_constant_bytes, otherwise
 //   offset 8   u64 address of a block in device memory that holds the slots (aligned to 8 bytes)
 struct PushConstants {

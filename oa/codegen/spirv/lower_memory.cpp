@@ -116,12 +116,18 @@ void Lowering::need_storage(u32 bytes) {
   }
 }
 
-Id Lowering::element_pointer(Id address, ValueId index, Scalar elem, u32 lanes) {
+// Drivers take the qualifiers of a constant load from the member of a block.
+Id Lowering::element_pointer(Id address, ValueId index, Scalar elem, u32 lanes, bool constant) {
+  constexpr auto kStorage = spv::StorageClass::PhysicalStorageBuffer;
   const u32 bytes = size_bytes(elem);
   need_storage(bytes);
-  const Id type = b_.type_pointer(spv::StorageClass::PhysicalStorageBuffer,
-                                  b_.type_vector(cell_type(elem, bytes), lanes));
-  return b_.emit(spv::Op::OpConvertUToPtr, type, {element_address(address, index, bytes)});
+  const Id cells = b_.type_vector(cell_type(elem, bytes), lanes);
+  const Id type = b_.type_pointer(kStorage, cells);
+  const Id place = element_address(address, index, bytes);
+  if (!constant) return b_.emit(spv::Op::OpConvertUToPtr, type, {place});
+  const Id block_type = b_.type_pointer(kStorage, b_.type_constant_block(cells));
+  const Id block = b_.emit(spv::Op::OpConvertUToPtr, block_type, {place});
+  return b_.emit(spv::Op::OpAccessChain, type, {block, b_.constant_u32(0)});
 }
 
 // Memory operands. Barriers order only non-private accesses in the Vulkan memory model, and in
@@ -159,7 +165,8 @@ Id Lowering::lower_memory(const Instr& instr) {
   switch (instr.op) {
     case Op::Load: {
       const u32 lanes = instr.type.lanes;
-      const Id pointer = element_pointer(value(instr.args[0]), instr.args[1], elem, lanes);
+      const Id pointer =
+          element_pointer(value(instr.args[0]), instr.args[1], elem, lanes, instr.imm == 1);
       const Id type = b_.type_vector(cell_type(elem, bytes), lanes);
       const Id cell = load(type, pointer, std::min(16u, lanes * bytes), true);
       return decode(elem, bytes, lanes, cell);

@@ -115,7 +115,7 @@ class Lowering {
   Id decode(Scalar elem, u32 cell_bytes, u32 lanes, Id cell);
   Id encode(Scalar elem, u32 cell_bytes, u32 lanes, Id value, bool device);
   Id element_address(Id address, ValueId index, u32 bytes);
-  Id element_pointer(Id address, ValueId index, Scalar elem, u32 lanes);
+  Id element_pointer(Id address, ValueId index, Scalar elem, u32 lanes, bool constant = false);
   void need_storage(u32 bytes);                   // of elements in device memory
   Id shared_pointer(u32 slot, Id index);          // of one cell
   Id shared_vector_pointer(u32 slot, Id vector);  // of a vector of SharedLayout::lanes cells

@@ -13,7 +13,7 @@ namespace oa::device::vulkan {
 namespace {
 
 constexpr const char* kCacheKind = "vulkan-pipeline";
-constexpr u32 kLoweringVersion = 1;     // raise it when the words of a kernel change
+constexpr u32 kLoweringVersion = 2;     // raise it when the words of a kernel change
 constexpr size_t kMaxPipelines = 8192;  // kept in memory though nobody uses them
 constexpr size_t kMaxThreads = 8;
 

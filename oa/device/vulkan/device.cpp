@@ -77,8 +77,7 @@ Core::Core(std::shared_ptr<Context> opened, f64 watchdog_seconds)
       arguments(*context, argument_options()),
       staging(*context, queue, memory) {
   const Physical& p = context->physical();
-  limits = {.max_x = p.max_groups_x,
-            .max_y = p.max_groups_y,
+  limits = {.groups = p.max_groups,
             .flops_per_second = p.flops_per_second,
             .dispatch_seconds = p.is_software() ? 1e-4 : 3e-6,
             .seconds = watchdog_seconds};

@@ -281,8 +281,7 @@ Physical probe(const Instance& instance, VkPhysicalDevice device) {
   p.max_group_lanes =
       std::min(limits.maxComputeWorkGroupInvocations, limits.maxComputeWorkGroupSize[0]);
   p.max_buffer_bytes = props.v13.maxBufferSize;
-  p.max_groups_x = limits.maxComputeWorkGroupCount[0];
-  p.max_groups_y = limits.maxComputeWorkGroupCount[1];
+  p.max_groups = limits.maxComputeWorkGroupCount[0];
   std::memcpy(p.cache_uuid.data(), basic.properties.pipelineCacheUUID, VK_UUID_SIZE);
 
   DeviceInfo& info = p.info;

@@ -70,8 +70,7 @@ struct Physical {
   u32 push_bytes = 0;  // push constants that we use
   u32 max_group_lanes = 0;
   u64 max_buffer_bytes = 0;
-  u32 max_groups_x = 0;
-  u32 max_groups_y = 0;
+  u32 max_groups = 0;        // of one grid
   f64 flops_per_second = 0;  // a cautious guess, to keep submissions short
   bool mapped = false;       // device memory is mapped for the host
   std::array<u8, VK_UUID_SIZE> cache_uuid{};

@@ -50,11 +50,10 @@ class Planner {
   void add_range(u32 index, u32 base, u32 count) {
     while (count > 0) {
       Piece piece{.dispatch = index, .base = base, .barrier = std::exchange(barrier_, false)};
-      piece.x = std::min(count, limits_.max_x);
-      piece.y = std::min(count / piece.x, limits_.max_y);
+      piece.count = std::min(count, limits_.groups);
       plan_.pieces.push_back(piece);
-      base += piece.x * piece.y;
-      count -= piece.x * piece.y;
+      base += piece.count;
+      count -= piece.count;
     }
   }
 
@@ -153,7 +152,7 @@ void record_part(const Recording& recording, const Part& part, VkCommandBuffer b
     }
     api.vkCmdPushConstants(buffer, context.layout(), VK_SHADER_STAGE_COMPUTE_BIT, 0, bytes,
                            push.data());
-    api.vkCmdDispatch(buffer, piece.x, piece.y, 1);
+    api.vkCmdDispatch(buffer, piece.count, 1, 1);
     if (recording.timestamps != nullptr) recording.timestamps->stop(buffer, piece.dispatch);
   }
 }

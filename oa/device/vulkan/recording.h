@@ -10,12 +10,11 @@
 
 namespace oa::device::vulkan {
 
-// Workgroups [base, base + x * y) of a dispatch as one grid of x times y workgroups.
+// Workgroups [base, base + count) of a dispatch.
 struct Piece {
   u32 dispatch = 0;  // index into the list
   u32 base = 0;
-  u32 x = 0;
-  u32 y = 1;
+  u32 count = 0;
   bool barrier = false;
   u64 block = kNoBlock;  // offset of the arguments in memory; kNoBlock: in push constants
 
@@ -34,8 +33,7 @@ struct Plan {
 };
 
 struct SplitLimits {
-  u32 max_x = 0;  // workgroups of a grid
-  u32 max_y = 0;
+  u32 groups = 0;  // workgroups of a grid
   f64 flops_per_second = 0;
   f64 dispatch_seconds = 0;  // of a dispatch that does nothing
   f64 seconds = 0;           // of one submission, at most

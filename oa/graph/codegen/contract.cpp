@@ -63,6 +63,12 @@ ContractNest::ContractNest(const LowerInput& in)
       if (role == kBatch) batches_ *= nest_.extent[i];
     }
   }
+  // No index runs over the whole domain, which is far larger than any operand.
+  i64 largest = std::max({rows_, columns_, k_});
+  for (const AffineExpr& e : nest_.needs.expressions) {
+    largest = std::max(largest, e.max(nest_.domain));
+  }
+  if (!in.target.is_cpu() && largest < (1ll << 31)) nest_.index_type = kernel::Scalar::U32;
 }
 
 // Whether operand B is the same along batch axis `axis` of the product.

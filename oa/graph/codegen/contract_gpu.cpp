@@ -400,25 +400,28 @@ class FragmentContract {
       }
       return f;
     };
-    kernel::For(c_.index(0), c_.index(steps_ / 2), c_.index(1), [&](const Value& pair) {
-      const Value t = pair * c_.index(2);
-      std::vector<Value> sums;
-      for (const VarValue& v : sums_) sums.push_back(v.get());
-      const Fragments even = taken();
-      store_tile(tiles[1], ahead[1]);
-      set_all(ahead[1], load_tile(t + c_.index(3)));
-      kernel::barrier();
-      const Fragments odd = load_fragments(tiles[1]);
-      multiply(even, sums);
-      store_tile(tiles[0], ahead[0]);
-      set_all(ahead[0], load_tile(t + c_.index(4)));
-      kernel::barrier();
-      const Fragments next = load_fragments(tiles[0]);
-      multiply(odd, sums);
-      for (u32 i = 0; i < tile_.rows; ++i) current[i].set(next.a[i]);
-      for (u32 i = 0; i < tile_.columns; ++i) current[tile_.rows + i].set(next.b[i]);
-      for (size_t i = 0; i < sums.size(); ++i) sums_[i].set(sums[i]);
-    });
+    kernel::For(
+        c_.index(0), c_.index(steps_ / 2), c_.index(1),
+        [&](const Value& pair) {
+          const Value t = pair * c_.index(2);
+          std::vector<Value> sums;
+          for (const VarValue& v : sums_) sums.push_back(v.get());
+          const Fragments even = taken();
+          store_tile(tiles[1], ahead[1]);
+          set_all(ahead[1], load_tile(t + c_.index(3)));
+          kernel::barrier();
+          const Fragments odd = load_fragments(tiles[1]);
+          multiply(even, sums);
+          store_tile(tiles[0], ahead[0]);
+          set_all(ahead[0], load_tile(t + c_.index(4)));
+          kernel::barrier();
+          const Fragments next = load_fragments(tiles[0]);
+          multiply(odd, sums);
+          for (u32 i = 0; i < tile_.rows; ++i) current[i].set(next.a[i]);
+          for (u32 i = 0; i < tile_.columns; ++i) current[tile_.rows + i].set(next.b[i]);
+          for (size_t i = 0; i < sums.size(); ++i) sums_[i].set(sums[i]);
+        },
+        kernel::Unroll::Never);
     if (steps_ % 2 == 1) {
       std::vector<Value> sums;
       for (const VarValue& v : sums_) sums.push_back(v.get());
@@ -457,7 +460,7 @@ class FragmentContract {
     const Value t = kernel::min(step, c_.index(steps_ - 1));
     std::vector<Value> values;
     for (const Source& s : sources_) {
-      values.push_back(s.memory.load(s.first + t * c_.index(s.per_step), 4));
+      values.push_back(s.memory.load_constant(s.first + t * c_.index(s.per_step), 4));
     }
     return values;
   }
