@@ -20,6 +20,7 @@ std::string to_text(const LmFile& file) {
                    {"best_validation", file.progress.best_validation},
                    {"best_step", file.progress.best_step}};
   j["bpe"] = file.bpe;
+  j["training"] = file.training;
   return j.dump();
 }
 
@@ -38,6 +39,7 @@ LmFile read_lm_file(const std::filesystem::path& path) {
     p.at("best_validation").get_to(file.progress.best_validation);
     p.at("best_step").get_to(file.progress.best_step);
     j.at("bpe").get_to(file.bpe);
+    j.at("training").get_to(file.training);
   } catch (const std::exception& e) {
     invalid("model", "{} is not a language model that `oa train lm` wrote ({})", path.string(),
             e.what());

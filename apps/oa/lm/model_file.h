@@ -24,7 +24,8 @@ struct LmFile {
   LmModelConfig model;
   LmTrainConfig train;
   LmProgress progress;
-  std::string bpe;  // the text of a BPE vocabulary; empty for bytes
+  std::string bpe;       // the text of a BPE vocabulary; empty for bytes
+  std::string training;  // the state of the training loop and its callbacks
 };
 
 std::string to_text(const LmFile& file);

@@ -229,26 +229,30 @@ class LmTrainer::Saver final : public ml::training::TrainingCallback {
     LmProgress& p = t_.file_.progress;
     p.step = static_cast<i64>(s.step_count);
     p.seconds = seconds_before_ + s.elapsed;
-    keep_best();
+    keep_best(context);
     const i64 every = t_.file_.train.save_every;
-    if (every > 0 && p.step % every == 0) t_.save("last.oam");
+    if (every > 0 && p.step % every == 0) save(context, "last.oam");
     return TrainingControl::Continue;
   }
-  TrainingControl on_train_end(const TrainingCallbackContext&) override {
-    keep_best();
-    t_.save("last.oam");
+  TrainingControl on_train_end(const TrainingCallbackContext& context) override {
+    keep_best(context);
+    save(context, "last.oam");
     return TrainingControl::Continue;
   }
 
  private:
-  void keep_best() {
+  void save(const TrainingCallbackContext& context, const char* name) {
+    t_.file_.training = context.training_state();
+    t_.save(name);
+  }
+  void keep_best(const TrainingCallbackContext& context) {
     if (metric_.revision() == seen_) return;
     seen_ = metric_.revision();
     LmProgress& p = t_.file_.progress;
     if (p.best_step > 0 && !(metric_.result() < p.best_validation)) return;
     p.best_validation = metric_.result();
     p.best_step = p.step;
-    t_.save("best.oam");
+    save(context, "best.oam");
   }
   [[noreturn]] void refuse(u64 step, f64 loss) const {
     const std::filesystem::path last = t_.folder_ / "last.oam";
@@ -291,6 +295,7 @@ void LmTrainer::run_until(i64 end, const std::atomic<bool>& stop) {
   training.add_callback(bar);
   training.add_callback(saver);
   training.add_callback(rates);
+  if (!file_.training.empty()) training.load_state(file_.training);
   while (!stop.load() && training.begin_step()) {
     write_batch(p.step);
     make_step(training);
