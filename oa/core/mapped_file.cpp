@@ -1,3 +1,4 @@
+// Through the POSIX calls.
 #include "oa/core/mapped_file.h"
 
 #include <fcntl.h>

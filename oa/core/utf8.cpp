@@ -1,3 +1,4 @@
+// By tables of first bytes, as the Unicode standard lists well-formed sequences (table 3-7).
 #include "oa/core/utf8.h"
 
 #include <fmt/format.h>

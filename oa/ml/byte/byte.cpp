@@ -1,3 +1,4 @@
+// Thin layers over uploads and matrix::sample_logits.
 #include "oa/ml/byte/byte.h"
 
 #include "oa/core/error.h"

@@ -1,3 +1,4 @@
+// The header is believed only as far as the file bears it out.
 #include "oa/ml/data/idx.h"
 
 #include <zlib.h>

@@ -1,3 +1,4 @@
+// See the header.
 #include "oa/ml/data/nlp_suite.h"
 
 #include <algorithm>

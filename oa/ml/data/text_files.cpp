@@ -1,3 +1,4 @@
+// The walk through folders, and what counts as text.
 #include "oa/ml/data/text_files.h"
 
 #include <algorithm>

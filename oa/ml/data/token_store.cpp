@@ -1,3 +1,4 @@
+// Tokens by width, and the file of a store.
 #include "oa/ml/data/token_store.h"
 
 #include <cstring>
@@ -45,14 +46,20 @@ auto with_type(const u8* data, u32 width, F f) {
   }
 }
 
-void append(std::vector<u8>& bytes, std::span<const u32> ids, u32 width) {
+template <class T>
+void append_as(std::vector<u8>& bytes, std::span<const u32> ids) {
   const size_t before = bytes.size();
-  bytes.resize(before + ids.size() * width);
-  with_type(bytes.data() + before, width, [&](const auto* first) {
-    using T = std::remove_const_t<std::remove_pointer_t<decltype(first)>>;
-    T* out = const_cast<T*>(first);
-    for (size_t i = 0; i < ids.size(); ++i) out[i] = static_cast<T>(ids[i]);
-  });
+  bytes.resize(before + ids.size() * sizeof(T));
+  T* out = reinterpret_cast<T*>(bytes.data() + before);
+  for (size_t i = 0; i < ids.size(); ++i) out[i] = static_cast<T>(ids[i]);
+}
+
+void append(std::vector<u8>& bytes, std::span<const u32> ids, u32 width) {
+  switch (width) {
+    case 1: return append_as<u8>(bytes, ids);
+    case 2: return append_as<u16>(bytes, ids);
+    default: return append_as<u32>(bytes, ids);
+  }
 }
 
 }  // namespace

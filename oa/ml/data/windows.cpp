@@ -1,3 +1,4 @@
+// Where windows begin, and the copying of them.
 #include "oa/ml/data/windows.h"
 
 #include <algorithm>

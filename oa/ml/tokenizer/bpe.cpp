@@ -1,3 +1,4 @@
+// The tokenizer as a value, and its file.
 #include "oa/ml/tokenizer/bpe.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// What tokenizers share, and the two without training.
 #include "oa/ml/tokenizer/tokenizer.h"
 
 #include <algorithm>

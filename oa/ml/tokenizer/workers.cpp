@@ -1,3 +1,4 @@
+// The pool of threads that the CPU device uses, with exceptions carried over.
 #include "oa/ml/tokenizer/workers.h"
 
 #include <atomic>
