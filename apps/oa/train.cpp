@@ -73,13 +73,14 @@ void add_train(CLI::App& app, Action& action) {
   lm->add_option("--data", t.data, "A text file, or a folder of text files");
   lm->add_option("--out", o->out, "The run's folder")->capture_default_str();
   lm->add_flag("--resume", o->resume, "Go on with the run in --out, exactly where it was");
-  lm->add_option("--arch", m.architecture, "transformer")->capture_default_str();
+  lm->add_option("--arch", m.architecture, "transformer, rnn or gru")->capture_default_str();
   lm->add_option("--tokenizer", m.tokenizer, "byte or bpe")->capture_default_str();
   lm->add_option("--vocab", m.vocab, "Vocabulary of a bpe tokenizer")->capture_default_str();
   lm->add_option("--layers", m.layers)->capture_default_str();
   lm->add_option("--width", m.width)->capture_default_str();
   lm->add_option("--heads", m.heads)->capture_default_str();
-  lm->add_option("--hidden", m.hidden, "Inner width; 0: 4 times --width")->capture_default_str();
+  lm->add_option("--hidden", m.hidden, "Inner width; 0: 4 (transformer) or 2 times --width")
+      ->capture_default_str();
   lm->add_option("--context", m.context, "Tokens that the model sees")->capture_default_str();
   lm->add_option("--dropout", m.dropout)->capture_default_str();
   lm->add_option("--seed", m.seed)->capture_default_str();

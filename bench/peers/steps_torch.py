@@ -39,8 +39,20 @@ class Transformer(nn.Module):
         return self.head(self.norm(self.blocks(self.tokens(x) + self.positions.weight)))
 
 
+class Recurrent(nn.Module):
+    def __init__(self, kind, width, hidden):
+        super().__init__()
+        self.embed, self.body = nn.Embedding(VOCAB, width), kind(width, hidden, batch_first=True)
+        self.head = nn.Linear(hidden, VOCAB)
+
+    def forward(self, x):
+        return self.head(self.body(self.embed(x))[0])
+
+
 CASES = {
     "tiny transformer": (64, 16, lambda: Transformer(16, 32, 64, 1, 1)),
+    "tiny rnn": (64, 16, lambda: Recurrent(nn.RNN, 32, 64)),
+    "tiny gru": (64, 16, lambda: Recurrent(nn.GRU, 32, 64)),
     "transformer 4x128": (16, 128, lambda: Transformer(128, 128, 512, 4, 4)),
 }
 

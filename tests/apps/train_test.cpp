@@ -94,7 +94,8 @@ TEST_F(TrainCommand, TwoSessionsHaveTheBitsOfOne) {
 }
 
 TEST_F(TrainCommand, EveryArchitectureTrainsAndWrites) {
-  for (const char* more : {"--arch transformer", "--tokenizer bpe --vocab 300"}) {
+  for (const char* more : {"--arch transformer", "--arch rnn", "--arch gru",
+                           "--tokenizer bpe --vocab 300"}) {
     const std::string out = fmt::format("a{}", std::hash<std::string>()(more));
     const Output train = run(small(out, std::string("--steps 12 ") + more));
     ASSERT_EQ(train.status, 0) << more << train.text;
@@ -168,7 +169,7 @@ TEST_F(TrainCommand, MistakesGetAnAnswer) {
   says("train lm --data " + path("text.txt"), 2, "--steps, --minutes or --epochs is required");
   says(small("x", "--steps 3 --minutes 2"), 2, "excludes");
   says(small("x", "--steps 3 --arch lstm"), 1,
-       "oa: train: bad --arch, got \"lstm\", expected one of transformer");
+       "oa: train: bad --arch, got \"lstm\", expected one of transformer, rnn, gru");
   says(small("x", "--steps 3 --heads 3"), 1,
        "oa: train: --heads does not divide --width, got 3 and 16, expected a divisor");
   says(small("x", "--steps 3 --lr nan"), 1, "bad --lr");

@@ -85,7 +85,7 @@ void from_json(const nlohmann::json& j, LmTrainConfig& c) {
 }
 
 void check(const LmModelConfig& c) {
-  need_one_of("arch", c.architecture, {"transformer"});
+  need_one_of("arch", c.architecture, {"transformer", "rnn", "gru"});
   need_one_of("tokenizer", c.tokenizer, {"byte", "bpe"});
   need_at_least("vocab", c.vocab, 256);
   need_at_least("layers", c.layers, 1);
@@ -94,7 +94,7 @@ void check(const LmModelConfig& c) {
   need_at_least("hidden", c.hidden, 0);
   need_at_least("context", c.context, 1);
   need_number("dropout", c.dropout, 0, 1);
-  if (c.width % c.heads != 0) {
+  if (c.architecture == "transformer" && c.width % c.heads != 0) {
     invalid(kOp, "--heads does not divide --width, got {} and {}, expected a divisor", c.heads,
             c.width);
   }

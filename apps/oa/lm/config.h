@@ -11,13 +11,13 @@ namespace oa::command {
 
 // The model and its tokens. Kept in every model file.
 struct LmModelConfig {
-  std::string architecture = "transformer";
-  std::string tokenizer = "byte";  // byte or bpe
+  std::string architecture = "transformer";  // transformer, rnn or gru
+  std::string tokenizer = "byte";            // byte or bpe
   i64 vocab = 256;
   i64 layers = 4;
   i64 width = 128;
   i64 heads = 4;
-  i64 hidden = 0;  // of the feed-forward layers; 0: 4 times the width
+  i64 hidden = 0;  // feed-forward (transformer) or recurrent width; 0: 4 or 2 times the width
   i64 context = 128;
   f64 dropout = 0;
   u64 seed = 1;
