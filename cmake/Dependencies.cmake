@@ -1,6 +1,7 @@
 # The libraries that OA is built from, all from the distribution (docs/dependencies.md says why each).
 find_package(Threads REQUIRED)
 find_package(ZLIB REQUIRED)
+find_package(PNG REQUIRED)
 find_package(fmt REQUIRED)
 find_package(VulkanHeaders REQUIRED)
 find_package(nlohmann_json REQUIRED)
