@@ -1,24 +1,10 @@
 #include "apps/oa/lm/generate.h"
 
 #include "oa/core/error.h"
+#include "oa/core/utf8.h"
 #include "oa/matrix/random.h"
 
 namespace oa::command {
-namespace {
-
-// Bytes at the end that may be the beginning of a character of more bytes.
-size_t unfinished_tail(std::string_view text) {
-  for (size_t back = 1; back <= 3 && back <= text.size(); ++back) {
-    const auto c = static_cast<u8>(text[text.size() - back]);
-    if ((c & 0xc0) == 0x80) continue;
-    const size_t length = c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : c >= 0xc0 ? 2 : 1;
-    return length > back ? back : 0;
-  }
-  return 0;
-}
-
-}  // namespace
-
 std::string continue_text(const Engine& engine, const LanguageModel& model,
                           const ml::tokenizer::Tokenizer& tokenizer, std::string_view prompt,
                           const GenerateOptions& o) {
@@ -36,7 +22,8 @@ std::string continue_text(const Engine& engine, const LanguageModel& model,
     const std::vector<u8> bytes = tokenizer.decode(next);
     held.append(bytes.begin(), bytes.end());
     const bool last = i + 1 == o.tokens;
-    const size_t whole = last ? held.size() : held.size() - unfinished_tail(held);
+    const size_t whole =
+        last ? held.size() : held.size() - utf8_incomplete_tail(ml::tokenizer::bytes_of(held));
     if (o.on_text && whole > 0) o.on_text(std::string_view(held).substr(0, whole));
     text += held.substr(0, whole);
     held.erase(0, whole);
