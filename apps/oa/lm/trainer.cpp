@@ -17,7 +17,9 @@
 #include "oa/ml/optim/sgd.h"
 #include "oa/ml/training/csv_logger.h"
 #include "oa/ml/training/learning_rate_scheduler.h"
+#include "oa/ml/training/loss_curve.h"
 #include "oa/ml/training/progress_bar.h"
+#include "oa/ml/training/tensorboard_logger.h"
 #include "oa/ml/training/validation.h"
 
 namespace oa::command {
@@ -287,11 +289,18 @@ void LmTrainer::run_until(i64 end, const std::atomic<bool>& stop) {
   csv.add_metric(validation.metric());
   csv.add_column("learning_rate",
                  [](const TrainingCallbackContext& c) { return c.optimizer().learning_rate(); });
+  ml::training::LossCurve curve(folder_ / "loss");
+  curve.add_metric(validation.metric());
+  curve.set_title(file_.model.architecture + ", " + file_.train.data);
+  ml::training::TensorBoardLogger events(folder_ / "events");
+  events.add_metric(validation.metric());
   ml::training::ProgressBar bar(20);
   Saver saver(*this, validation.metric());
   ml::training::LearningRateScheduler rates(schedule_);
   if (validation_ && interval > 0) training.add_callback(validation);
   training.add_callback(csv);
+  training.add_callback(curve);
+  training.add_callback(events);
   training.add_callback(bar);
   training.add_callback(saver);
   training.add_callback(rates);

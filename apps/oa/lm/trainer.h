@@ -1,7 +1,9 @@
 // Trains a language model in a run folder:
 //   last.oam      where the run can go on, bit for bit
 //   best.oam      the model with the least validation loss
-//   metrics.csv   a row per step (CsvLogger)
+//   metrics.csv   a row per step
+//   loss.svg, loss.png   the curve
+//   events        the same for TensorBoard
 //   config.json   what the run is
 #pragma once
 
