@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "oa/matrix/elementwise.h"
@@ -108,26 +109,30 @@ TEST_P(BatchedContract, EveryFormOfEveryType) {
       const Matrix xt = stored({s.batch, s.k, s.m}, swapped(a, s.batch, s.m, s.k));
       const Matrix yt = stored({s.batch, s.n, s.k}, swapped(b, s.batch, s.k, s.n));
       const f32 unit = t == DType::F16 ? 0x1p-11f : t == DType::BF16 ? 0x1p-8f : 0;
-      const auto check = [&](const char* form, const Matrix& c) {
+      // The operands' temporaries end before the product runs, else they would be results too.
+      const auto check = [&](const char* form, const std::function<Matrix()>& make) {
+        const Matrix c = make();
         const std::vector<f32> got = c.to(DType::F32).read_f32();
         ASSERT_EQ(got.size(), expected.size());
         for (size_t i = 0; i < got.size(); ++i) {
           ASSERT_NEAR(got[i], expected[i], unit * std::abs(expected[i])) << form << " at " << i;
         }
       };
-      check("nn", matrix::mat_mul(x, y));
-      check("tn", matrix::mat_mul_tn(xt, y));
-      check("nt", matrix::mat_mul_nt(x, yt));
-      check("tt", matrix::mat_mul_tn(xt, yt.transpose()));
+      check("nn", [&] { return matrix::mat_mul(x, y); });
+      check("tn", [&] { return matrix::mat_mul_tn(xt, y); });
+      check("nt", [&] { return matrix::mat_mul_nt(x, yt); });
+      check("tt", [&] { return matrix::mat_mul_tn(xt, yt.transpose()); });
       // Work in front of both operands, and behind.
       const f64 two = 2, half = 0.5;
       if (!integers) {
-        check("scaled nn", matrix::mat_mul(x * two, y * half));
-        check("scaled nt", matrix::mat_mul_nt(x * two, yt * half));
-        check("scaled tn", matrix::mat_mul_tn(xt * two, y * half));
+        check("scaled nn", [&] { return matrix::mat_mul(x * two, y * half); });
+        check("scaled nt", [&] { return matrix::mat_mul_nt(x * two, yt * half); });
+        check("scaled tn", [&] { return matrix::mat_mul_tn(xt * two, y * half); });
       }
-      check("behind", matrix::abs(matrix::mat_mul(x, y)) - matrix::abs(matrix::mat_mul(x, y)) +
-                          matrix::mat_mul_nt(x, yt));
+      check("behind", [&] {
+        return matrix::abs(-matrix::mat_mul(x, y)) - matrix::abs(matrix::mat_mul(x, y)) +
+               matrix::mat_mul_nt(x, yt);
+      });
     }
   }
 }
@@ -206,6 +211,51 @@ TEST_P(BatchedContract, HeadsAreSplitAndMergedOnTheWay) {
   }
 }
 
+// Rows of A that come from two axes, with work in front: a gang of rows may begin in the middle of
+// the inner axis. Wide ones are packed by a launch of their own.
+TEST_P(BatchedContract, RowsOfSeveralAxesAreComputedOnTheWay) {
+  for (const auto& [batch, heads, length, size, n] : {std::array<i64, 5>{6, 2, 16, 8, 24},
+                                                      {5, 3, 32, 4, 40},
+                                                      {7, 3, 16, 12, 64},
+                                                      {13, 2, 16, 32, 48},
+                                                      {30, 2, 16, 32, 64},
+                                                      {20, 2, 16, 32, 128},
+                                                      {4, 2, 48, 6, 7},
+                                                      {3, 2, 20, 8, 33},
+                                                      {2, 2, 16, 1100, 9},
+                                                      {5, 2, 16, 1100, 64},
+                                                      {2, 2, 20, 1100, 5}}) {
+    if (checked() && size > 1000) continue;
+    SCOPED_TRACE(fmt::format("{} x {} x {} x {} x {}", batch, heads, length, size, n));
+    const i64 width = heads * size, rows = batch * length;
+    const std::vector<f32> a = eighths(rows * width, 13), w = eighths(width * n, 14);
+    const Matrix x = Matrix::from_f32(engine_, {batch, heads, length, size}, a),
+                 y = Matrix::from_f32(engine_, {width, n}, w);
+    std::vector<f32> merged(a.size());
+    for (i64 b = 0; b < batch; ++b) {
+      for (i64 h = 0; h < heads; ++h) {
+        for (i64 i = 0; i < length; ++i) {
+          for (i64 d = 0; d < size; ++d) {
+            merged[static_cast<size_t>((b * length + i) * width + h * size + d)] =
+                2 * a[static_cast<size_t>(((b * heads + h) * length + i) * size + d)];
+          }
+        }
+      }
+    }
+    const auto merge = [&](const Matrix& m) { return m.transpose(1, 2).reshape({rows, width}); };
+    const std::vector<f32> expected = product(merged, w, {1, rows, width, n});
+    // The operands' temporaries end before the product runs, else they would be results too.
+    const Matrix before = matrix::mat_mul(merge(x) * 2.0, y);
+    EXPECT_EQ(before.read_f32(), expected);
+    const Matrix inside = matrix::mat_mul(merge(x * 2.0), y);
+    EXPECT_EQ(inside.read_f32(), expected);
+    // The same as columns of B.
+    const Matrix wt = Matrix::from_f32(engine_, {n, width}, swapped(w, 1, width, n));
+    const Matrix columns = matrix::mat_mul_nt(wt, merge(x) * 2.0);
+    EXPECT_EQ(columns.read_f32(), swapped(expected, 1, rows, n));
+  }
+}
+
 // A batch axis along which B repeats counts as rows, wherever it stands.
 TEST_P(BatchedContract, BatchesBroadcastInEveryPlace) {
   const i64 m = 6, k = 12, n = 17;
@@ -262,7 +312,8 @@ TEST_P(BatchedContract, WhatIsNotANumberStaysInItsRowAndColumn) {
   for (f32& x : a) x = x == 0 ? 1.0f : x;
   const Matrix x = Matrix::from_f32(engine_, {s.batch, s.m, s.k}, a);
   const Matrix yt = Matrix::from_f32(engine_, {s.batch, s.n, s.k}, swapped(b, s.batch, s.k, s.n));
-  const std::vector<f32> got = matrix::mat_mul_nt(-x, yt).read_f32();
+  const Matrix c = matrix::mat_mul_nt(-x, yt);
+  const std::vector<f32> got = c.read_f32();
   for (i64 i = 0; i < s.batch * s.m * s.n; ++i) {
     const i64 row = i / s.n, column = i % s.n;
     const bool odd = row == 20 || (row >= s.m && column == 18);
@@ -307,10 +358,10 @@ TEST(ContractPrologue, FusedAndUnfusedAgree) {
     const Matrix x = Matrix::from_f32(e, {3, 40, 24}, thirds(3 * 40 * 24, 4)),
                  y = Matrix::from_f32(e, {3, 50, 24}, thirds(3 * 50 * 24, 5)),
                  bias = Matrix::from_f32(e, {24}, thirds(24, 6));
-    return std::vector<std::vector<f32>>{
-        matrix::mat_mul_nt(matrix::tanh(x + bias), y * 0.5).read_f32(),
-        matrix::mat_mul_tn(x.transpose() + 1.0, (y * bias).transpose()).read_f32(),
-        matrix::mat_mul(x - bias, matrix::exp(y).transpose()).read_f32()};
+    const Matrix nt = matrix::mat_mul_nt(matrix::tanh(x + bias), y * 0.5);
+    const Matrix tn = matrix::mat_mul_tn(x.transpose() + 1.0, (y * bias).transpose());
+    const Matrix nn = matrix::mat_mul(x - bias, matrix::exp(y).transpose());
+    return std::vector<std::vector<f32>>{nt.read_f32(), tn.read_f32(), nn.read_f32()};
   };
   EXPECT_EQ(run(true), run(false));  // the same operations on the same numbers in the same order
 }

@@ -224,7 +224,7 @@ Point ContractNest::point(const Value& row, const Value& column, const Value& de
   return p;
 }
 
-Point ContractNest::gang(const Place& at, Axis lanes) const {
+Point ContractNest::gang(const Place& at, Axis lanes, bool whole) const {
   Point p;
   p.coords.resize(nest_.extent.size());
   for (const auto& [axis, flat] : {std::pair(Axis::Batch, &at.batch), std::pair(Axis::Row, &at.row),
@@ -232,7 +232,7 @@ Point ContractNest::gang(const Place& at, Axis lanes) const {
     const Value lane = as_index(kernel::lane());
     if (axis != lanes) {
       set(loops(axis), *flat, p.coords);
-    } else if (is_straight(axis, kernel::width())) {
+    } else if (loops(axis).size() == 1 || (whole && is_straight(axis, kernel::width()))) {
       set(loops(axis), *flat, p.coords);
       Value& inner = p.coords[loops(axis).back()];
       inner = inner + lane;

@@ -58,12 +58,12 @@ class ContractNest {
               const kernel::Value& depth) const;
 
   // On the CPU: a gang of neighbours along `lanes`, from a uniform position of a batch on. The
-  // other positions are as given.
+  // other positions are as given. `whole`: the position is a whole number of gangs from the first.
   struct Place {
     kernel::Value batch, row, column;
     std::vector<kernel::Value> depth;  // a coordinate per loop axis
   };
-  Point gang(const Place& at, Axis lanes) const;
+  Point gang(const Place& at, Axis lanes, bool whole = true) const;
   std::vector<kernel::Value> depth_at(const kernel::Value& number) const;
   // Whether the coordinates of such a gang advance by one from lane to lane.
   bool is_straight(Axis axis, u32 width) const;

@@ -20,12 +20,13 @@ u32 steps_together(const ContractNest& c, u32 i) {
   return !d || c.step(*d, Axis::Depth) == 1 ? 4 : 1;
 }
 
-// The gang of operand `i` at a place, for `steps` steps of k from there on.
-void read_gang(ContractNest& c, u32 i, const ContractNest::Place& at, u32 steps,
+// The gang of operand `i` at a place, for `steps` steps of k from there on. `whole`: the place is a
+// whole number of gangs from the first one.
+void read_gang(ContractNest& c, u32 i, const ContractNest::Place& at, bool whole, u32 steps,
                const std::function<void(u32 step, const Value&)>& use) {
   std::vector<std::pair<std::pair<Operand, AffineExpr>, Value>> shared;
   for (u32 s = 0; s < steps; ++s) {
-    Point p = c.gang(at, i == 0 ? Axis::Row : Axis::Column);
+    Point p = c.gang(at, i == 0 ? Axis::Row : Axis::Column, whole);
     if (s > 0) p.coords.back() = p.coords.back() + c.index(s);  // the innermost axis is k's
     p.part = s;
     p.parts = steps;
@@ -44,10 +45,11 @@ ContractNest::Place place(const ContractNest& c, u32 i, const Value& batch, cons
 class TaskPack {
  public:
   TaskPack(ContractNest& c, const CpuTiling& t, u32 i, const kernel::Shared& cells,
-           const Value& batch, const PackRange& k)
+           const Value& batch, const PackRange& k, bool whole)
       : c_(c),
         t_(t),
         i_(i),
+        whole_(whole),
         steps_(steps_together(c, i)),
         stride_(i == 0 ? t.a_stride : t.b_stride),
         cells_(cells),
@@ -90,7 +92,7 @@ class TaskPack {
     return k * c_.index(stride_) + x + c_.as_index(kernel::lane());
   }
   void copy(const Value& x, const Value& first, const std::vector<Value>& depth, const Value& k) {
-    read_gang(c_, i_, place(c_, i_, batch_, x, depth), steps_, [&](u32 s, const Value& v) {
+    read_gang(c_, i_, place(c_, i_, batch_, x, depth), whole_, steps_, [&](u32 s, const Value& v) {
       cells_.store(cell(s == 0 ? k : k + c_.index(s), x - first), v);
     });
   }
@@ -98,6 +100,7 @@ class TaskPack {
   ContractNest& c_;
   const CpuTiling& t_;
   const u32 i_;
+  const bool whole_;  // workgroups begin at whole gangs
   const u32 steps_;
   const i64 stride_;
   const kernel::Shared& cells_;
@@ -109,7 +112,7 @@ class TaskPack {
 
 void pack_columns(ContractNest& c, const CpuTiling& t, const kernel::Shared& cells,
                   const Value& batch, const PackRange& k) {
-  TaskPack pack(c, t, 1, cells, batch, k);
+  TaskPack pack(c, t, 1, cells, batch, k, true);
   const i64 columns = c.columns(), width = t.width;
   const i64 whole = columns / width * width;
   for (i64 x = whole; x < t.panels * t.panel_columns(); x += width) pack.zeros(x);
@@ -127,15 +130,15 @@ void pack_columns(ContractNest& c, const CpuTiling& t, const kernel::Shared& cel
 
 void pack_rows(ContractNest& c, const CpuTiling& t, const kernel::Shared& cells, const Value& batch,
                const Value& first, const Value& end, const PackRange& k) {
-  TaskPack pack(c, t, 0, cells, batch, k);
   const i64 rows = c.shared_rows(), width = t.width;
+  const bool fits = rows % width == 0 && t.task_bands * t.rows % width == 0;
+  TaskPack pack(c, t, 0, cells, batch, k, fits);
   if (rows < width) {
     kernel::If(kernel::Bool(c.as_index(kernel::lane()) < c.index(rows)),
                [&] { pack.along_k(c.index(0), c.index(0)); });
     return;
   }
   const Value last = c.index(rows - width);
-  const bool fits = rows % width == 0 && t.task_bands * t.rows % width == 0;
   pack.gangs(first, first, end, fits ? nullptr : &last);
 }
 
@@ -197,7 +200,7 @@ u32 pack_contract(ContractNest& c, const CpuTiling& t, u32 i, Launches& out) {
           ragged ? kernel::min(c.index(across), c.index(extent) - first) : c.index(across);
       kernel::For(k_begin, k_end, c.index(steps), [&](const Value& k) {
         const auto gang = [&](const Value& x) {
-          read_gang(c, i, place(c, i, batch, first + x, c.depth_at(k)), steps,
+          read_gang(c, i, place(c, i, batch, first + x, c.depth_at(k)), i == 1, steps,
                     [&](u32 s, const Value& v) { write(x + lane, k + c.index(s), v); });
         };
         const Value whole =
