@@ -332,8 +332,11 @@ class ReduceKernel {
 
   u32 row_width() const {
     if (in_.target.is_cpu()) return in_.target.width;
+    // Where rows fill the device, a lane takes several elements: workgroups wait for each other
+    // less.
+    const i64 each = rows_ >= in_.target.threads ? 8 : 1;
     u32 w = in_.target.subgroup;
-    while (w < in_.target.width && w < count_) w *= 2;
+    while (w < in_.target.width && w * each < count_) w *= 2;
     return w;
   }
 
