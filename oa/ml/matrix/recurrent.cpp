@@ -46,7 +46,7 @@ struct RnnCell {
     s.call({{{1, 1}}, {{1, 1}}, {{1, 1}}}, Attrs{});
     s.call({{{2, 4}, DType::F64}, {{2, 4}, DType::F64}, {{4, 4}, DType::F64}}, Attrs{});
     s.call({{{0, 3}}, {{0, 3}}, {{3, 3}}, {{3}}}, Attrs{});
-    s.reject({{{3, 4}}, {{3, 5}}, {{5, 5}}}, Attrs{},
+    s.reject({{{3, 4}}, {{3, 5}}, {{4, 4}}}, Attrs{},
              "rnn_cell: state does not fit, got f32 [3, 5], expected f32 [3, 4]");
     s.reject({{{3, 5}}, {{3, 5}}, {{5, 5}}, {{4}}}, Attrs{},
              "rnn_cell: bias does not fit, got f32 [4], expected f32 [5]");
