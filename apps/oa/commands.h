@@ -9,7 +9,9 @@ namespace oa::command {
 
 using Action = std::function<void()>;
 
+void add_convert(CLI::App& app, Action& action);
 void add_info(CLI::App& app, Action& action);
+void add_inspect(CLI::App& app, Action& action);
 void add_selftest(CLI::App& app, Action& action);
 void add_train(CLI::App& app, Action& action);
 void add_generate(CLI::App& app, Action& action);

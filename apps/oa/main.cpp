@@ -18,6 +18,8 @@ int main(int argc, char** argv) {
   oa::command::add_train(app, action);
   oa::command::add_generate(app, action);
   oa::command::add_eval(app, action);
+  oa::command::add_inspect(app, action);
+  oa::command::add_convert(app, action);
 
   try {
     app.parse(argc, argv);

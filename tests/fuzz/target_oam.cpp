@@ -1,0 +1,6 @@
+#include "tests/fuzz/harness.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const oa::u8* data, size_t size) {
+  oa::fuzz::oam({data, size});
+  return 0;
+}
