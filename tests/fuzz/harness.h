@@ -13,7 +13,7 @@ namespace oa::fuzz {
 
 void oam(std::span<const u8> input);
 void safetensors(std::span<const u8> input);
-void numpy(std::span<const u8> input);  // .npy, .npz
+void numpy(std::span<const u8> input);  // the common reader, with seeds of .npy and .npz
 void bpe(std::span<const u8> input);
 
 }  // namespace oa::fuzz
