@@ -155,6 +155,9 @@ struct VarSlot {
   Type type;
 };
 
+// A kernel with more parameters than this reads each where it is used; others read all at the top.
+inline constexpr u32 kMostHeldParams = 64;
+
 struct Kernel {
   std::string name;  // for people; never part of the hash
   u32 width = 0;     // lanes of a workgroup, a power of two

@@ -127,9 +127,11 @@ class Simplifier : public Builder {
   }
 
   // The outermost scope in which a pure instruction may stand: it leaves the loops that it does
-  // not depend on. Sources stand at the top, where every branch shares them.
+  // not depend on. Sources stand at the top, where every branch shares them, but for parameters
+  // that are too many to be held at once.
   u32 level_for(const Instr& i) const {
-    if (i.args.empty()) return 0;
+    const bool held = i.op != Op::Param || in_.params <= kMostHeldParams;
+    if (i.args.empty() && held) return 0;
     u32 needed = 0;
     for (ValueId a : i.args) needed = std::max(needed, levels_[a]);
     u32 level = depth();

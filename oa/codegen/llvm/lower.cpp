@@ -155,8 +155,9 @@ void Lowering::lower(ValueId id) {
 // Parameters are read once, before the loop over groups.
 void Lowering::param(ValueId id) {
   const Instr& instr = k_[id];
-  const LlvmValue from = entry_.element(b_.i64, params_, b_.integer(b_.i64, instr.imm));
-  const LlvmValue v = entry_.load(b_.value_type(instr.type.scalar), from, 8);
+  Builder& at = k_.params <= kernel::kMostHeldParams ? entry_ : b_;
+  const LlvmValue from = at.element(b_.i64, params_, b_.integer(b_.i64, instr.imm));
+  const LlvmValue v = at.load(b_.value_type(instr.type.scalar), from, 8);
   set(id, 0, v);
 }
 

@@ -13,75 +13,112 @@ using kernel::Instr;
 using kernel::Op;
 using kernel::ValueId;
 
-constexpr size_t kMaxInstances = 64;  // each costs a few uniform selects per workgroup
+constexpr size_t kMaxInstances = 128;  // each makes the kernel a little longer
 
-// Appends instructions to a kernel that is put together by hand.
-class Assembler {
+// The kernel of `count` instances: the parameters of all of them one behind the other, then the
+// first workgroup of instances 1 .. count-1. A workgroup halves the instances by uniform branches
+// until one is left, and puts that one's parameters into variables.
+class Instances {
  public:
-  explicit Assembler(kernel::Kernel& k) : k_(k) {}
-  ValueId add(Instr instr) {
-    k_.instrs.push_back(std::move(instr));
-    k_.body.push_back(static_cast<ValueId>(k_.instrs.size() - 1));
-    return k_.body.back();
+  Instances(const kernel::Kernel& one, u32 count) : one_(one), count_(count) {
+    k_.name = one.name + "_merged";
+    k_.width = one.width;
+    k_.subgroup = one.subgroup;
+    k_.vars = one.vars;
+    k_.params = one.params * count + count - 1;
+  }
+
+  kernel::Kernel build() {
+    kernel::Region body;
+    group_ = add(body, {.op = Op::GroupId, .type = kU32});
+    start_ = add_var(kU32);
+    for (const ValueId id : one_.body) {
+      const Instr& instr = one_.instrs[id];
+      if (instr.op == Op::Param) params_.push_back({id, add_var(instr.type)});
+    }
+    choose(body, 0, count_);
+    const ValueId start = add(body, {.op = Op::VarLoad, .type = kU32, .slot = start_});
+    const ValueId local = add(body, {.op = Op::Sub, .type = kU32, .args = {group_, start}});
+    std::vector<ValueId> replaced(one_.instrs.size(), kernel::kNoValue);
+    for (const auto& [id, slot] : params_) {
+      replaced[id] = add(body, {.op = Op::VarLoad, .type = one_.instrs[id].type, .slot = slot});
+    }
+    for (const ValueId id : one_.body) {
+      if (one_.instrs[id].op == Op::GroupId) replaced[id] = local;
+    }
+    append_one(body, replaced);
+    k_.body = std::move(body);
+    return std::move(k_);
   }
 
  private:
-  kernel::Kernel& k_;
-};
+  static constexpr kernel::Type kU32{kernel::Scalar::U32}, kBool{kernel::Scalar::Bool};
 
-// The kernel of `count` instances: the parameters of all of them one behind the other, then the
-// first workgroup of instances 1 .. count-1.
-kernel::Kernel instances(const kernel::Kernel& one, u32 count) {
-  kernel::Kernel k;
-  k.name = one.name + "_merged";
-  k.width = one.width;
-  k.subgroup = one.subgroup;
-  k.vars = one.vars;
-  k.params = one.params * count + count - 1;
-  Assembler code(k);
-  const kernel::Type u32_type{kernel::Scalar::U32}, bool_type{kernel::Scalar::Bool};
-  const ValueId group = code.add({.op = Op::GroupId, .type = u32_type});
-  std::vector<ValueId> reached(count);  // the workgroup belongs to this instance or a later one
-  ValueId start = code.add({.op = Op::Const, .type = u32_type, .imm = 0});
-  for (u32 i = 1; i < count; ++i) {
-    const ValueId first =
-        code.add({.op = Op::Param, .type = u32_type, .imm = one.params * count + i - 1});
-    reached[i] = code.add({.op = Op::Ge, .type = bool_type, .args = {group, first}});
-    start = code.add({.op = Op::Select, .type = u32_type, .args = {reached[i], first, start}});
+  ValueId add(kernel::Region& region, Instr instr) {
+    k_.instrs.push_back(std::move(instr));
+    region.push_back(static_cast<ValueId>(k_.instrs.size() - 1));
+    return region.back();
   }
-  const ValueId local = code.add({.op = Op::Sub, .type = u32_type, .args = {group, start}});
-  // Each parameter of the one kernel is chosen among the instances'.
-  std::vector<ValueId> replaced(one.instrs.size(), kernel::kNoValue);
-  for (const ValueId id : one.body) {
-    const Instr& instr = one.instrs[id];
-    if (instr.op == Op::GroupId) replaced[id] = local;
-    if (instr.op != Op::Param) continue;
-    ValueId value = code.add({.op = Op::Param, .type = instr.type, .imm = instr.imm});
-    for (u32 i = 1; i < count; ++i) {
-      const ValueId other = code.add({.op = Op::Param,
-                                      .type = instr.type,
-                                      .imm = static_cast<u64>(one.params) * i + instr.imm});
-      value = code.add({.op = Op::Select, .type = instr.type, .args = {reached[i], other, value}});
+  u32 add_var(kernel::Type type) {
+    k_.vars.push_back({type});
+    return static_cast<u32>(k_.vars.size() - 1);
+  }
+
+  // The first workgroup of an instance.
+  ValueId first_of(kernel::Region& region, u32 instance) {
+    if (instance == 0) return add(region, {.op = Op::Const, .type = kU32, .imm = 0});
+    return add(region, {.op = Op::Param, .type = kU32, .imm = one_.params * count_ + instance - 1});
+  }
+
+  // The workgroup belongs to one of the instances begin .. end-1.
+  void choose(kernel::Region& region, u32 begin, u32 end) {
+    if (end - begin > 1) {
+      const u32 middle = begin + (end - begin) / 2;
+      const ValueId first = first_of(region, middle);
+      const ValueId later = add(region, {.op = Op::Ge, .type = kBool, .args = {group_, first}});
+      kernel::Region upper, lower;
+      choose(upper, middle, end);
+      choose(lower, begin, middle);
+      Instr branch{.op = Op::If, .args = {later}};
+      branch.regions = {std::move(upper), std::move(lower)};
+      add(region, std::move(branch));
+      return;
     }
-    replaced[id] = value;
-  }
-  const auto shift = static_cast<ValueId>(k.instrs.size());
-  const auto moved = [&](ValueId id) {
-    return replaced[id] != kernel::kNoValue ? replaced[id] : id + shift;
-  };
-  for (const Instr& instr : one.instrs) {
-    Instr copy = instr;
-    for (ValueId& a : copy.args) a = moved(a);
-    for (kernel::Region& region : copy.regions) {
-      for (ValueId& id : region) id += shift;
+    add(region, {.op = Op::VarStore, .slot = start_, .args = {first_of(region, begin)}});
+    for (const auto& [id, slot] : params_) {
+      const Instr& p = one_.instrs[id];
+      const ValueId value = add(
+          region,
+          {.op = Op::Param, .type = p.type, .imm = static_cast<u64>(one_.params) * begin + p.imm});
+      add(region, {.op = Op::VarStore, .slot = slot, .args = {value}});
     }
-    k.instrs.push_back(std::move(copy));
   }
-  for (const ValueId id : one.body) {
-    if (replaced[id] == kernel::kNoValue) k.body.push_back(id + shift);
+
+  void append_one(kernel::Region& body, const std::vector<ValueId>& replaced) {
+    const auto shift = static_cast<ValueId>(k_.instrs.size());
+    const auto moved = [&](ValueId id) {
+      return replaced[id] != kernel::kNoValue ? replaced[id] : id + shift;
+    };
+    for (const Instr& instr : one_.instrs) {
+      Instr copy = instr;
+      for (ValueId& a : copy.args) a = moved(a);
+      for (kernel::Region& region : copy.regions) {
+        for (ValueId& id : region) id += shift;
+      }
+      k_.instrs.push_back(std::move(copy));
+    }
+    for (const ValueId id : one_.body) {
+      if (replaced[id] == kernel::kNoValue) body.push_back(id + shift);
+    }
   }
-  return k;
-}
+
+  const kernel::Kernel& one_;
+  u32 count_;
+  kernel::Kernel k_;
+  ValueId group_ = kernel::kNoValue;
+  u32 start_ = 0;                                // variable: first workgroup of the own instance
+  std::vector<std::pair<ValueId, u32>> params_;  // of the one kernel, and their variables
+};
 
 // Parameters and the workgroup's number stand in the outermost region of a mergeable kernel.
 bool can_merge(const Launch& l) {
@@ -117,7 +154,7 @@ bool depends(const Launch& later, const Launch& earlier) {
 Launch merge(const std::vector<Launch*>& parts) {
   Launch all;
   const auto count = static_cast<u32>(parts.size());
-  all.kernel = instances(parts[0]->kernel, count);
+  all.kernel = Instances(parts[0]->kernel, count).build();
   all.label = fmt::format("{} x {}", parts[0]->label, count);
   std::vector<ArgRef> starts;
   for (const Launch* part : parts) {
