@@ -1,5 +1,6 @@
 #include "oa/ml/loss/cross_entropy.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -226,9 +227,9 @@ struct CrossEntropy {
     const i64 rows = logits.shape()[0], classes = logits.shape()[1];
     const Matrix targets = Matrix(in[1]).reshape({rows});
     const Matrix x = widen(logits);
-    const Matrix peak = max(x, 1);
-    const Matrix z = x - peak.unsqueeze(1);
-    const Matrix log_sum = log(sum(exp(z), 1));
+    const Matrix peaks = max(x, 1, true);
+    const Matrix z = x - peaks;
+    const Matrix peak = peaks.reshape({rows}), log_sum = log(sum(exp(z), 1));
 
     std::vector<TensorRef> operands = {logits.tensor(), targets.tensor(), peak.tensor(),
                                        log_sum.tensor()};
@@ -342,6 +343,104 @@ struct CrossEntropy {
   }
 };
 
+// Targets that are distributions: operands logits and targets [..., C], weights [C] if stated.
+struct SoftCrossEntropy {
+  static constexpr OpInfo kInfo{.name = "cross_entropy", .kind = OpKind::Composite};
+  struct Attrs {
+    Reduction reduction = Reduction::Mean;
+    Scalar smoothing;
+  };
+  // Results: as of CrossEntropy, without the last.
+  static void infer(Infer& in, const Attrs& a) {
+    const Shape& x = in.shape(0);
+    if (!is_float(in.dtype(0)) || x.rank() == 0 || x.back() == 0) {
+      in.reject("bad logits, got {} {}, expected a float [..., C] with C > 0", token(in.dtype(0)),
+                x);
+    }
+    if (in.in(1) != in.in(0)) {
+      in.reject("targets do not fit, got {} {}, expected classes {} or {} {}", token(in.dtype(1)),
+                in.shape(1), leading(x), token(in.dtype(0)), x);
+    }
+    if (in.count() > 2 && (in.dtype(2) != in.dtype(0) || in.shape(2) != Shape{x.back()})) {
+      in.reject("class weights do not fit, got {} {}, expected {} {}", token(in.dtype(2)),
+                in.shape(2), token(in.dtype(0)), Shape{x.back()});
+    }
+    const DType wide = wide_dtype(in.dtype(0));
+    in.out(wide, a.reduction == Reduction::None ? leading(x) : Shape{});
+    in.out(wide, {leading(x).elements(), 1});
+    in.out(wide, {leading(x).elements(), 1});
+  }
+  static std::vector<TensorRef> define(std::span<const TensorRef> in, const Attrs& a) {
+    const Matrix x = flat(Matrix(in[0]));
+    const Matrix peak = max(x, 1, true);
+    const Matrix z = x - peak;
+    const Matrix log_sum = log(sum(exp(z), 1, true));
+    const Matrix q = shares(in, a), zero = full_like(q, 0);
+    // A class of share 0 adds nothing, however unlikely it is.
+    const Matrix row = log_sum * sum(q, 1, true) - sum(where(equal(q, zero), zero, q * z), 1, true);
+    Matrix loss = row.reshape(leading(Matrix(in[0]).shape()));
+    if (a.reduction != Reduction::None) {
+      loss = sum(row);
+      if (a.reduction == Reduction::Mean) loss = loss / rows_or_one(x);
+    }
+    return {loss.tensor(), peak.tensor(), log_sum.tensor()};
+  }
+  static std::vector<TensorRef> gradient(const Gradient& g, const Attrs& a) {
+    const Matrix x = flat(input(g, 0)), q = shares(g.inputs, a);
+    const bool each = a.reduction == Reduction::None;
+    Matrix scale = grad(g).reshape(each ? Shape{x.shape()[0], 1} : Shape{1, 1});
+    if (a.reduction == Reduction::Mean) scale = scale / rows_or_one(x);
+    const Matrix z = (x - output(g, 1)) - output(g, 2);
+    const auto like = [&](const Matrix& m, u32 i) {
+      const Matrix in = input(g, i);
+      return (m.dtype() == in.dtype() ? m : cast(m, in.dtype())).reshape(in.shape()).tensor();
+    };
+    std::vector<TensorRef> result(g.inputs.size());
+    if (g.wanted[0]) result[0] = like((exp(z) * sum(q, 1, true) - q) * scale, 0);
+    if (g.wanted[1]) {
+      const Matrix s = full_like(z, a.smoothing);
+      Matrix d = (s - 1.0) * z * scale;
+      if (g.inputs.size() > 2) d = d * widen(input(g, 2));
+      result[1] = like(d, 1);
+    }
+    return result;
+  }
+  static constexpr u32 kDetachedInputs = 1u << 2;  // the weights
+  static void samples(Samples& s) {
+    const auto call = [&](Shape x, Attrs a, bool weights = false, DType t = DType::F32) {
+      std::vector<graph::SampleOperand> in = {{x, t, -4, 4}, {x, t, 0, 1}};
+      if (weights) in.push_back({{x.back()}, t, 0.5, 2});
+      s.call(std::move(in), a);
+    };
+    using enum Reduction;
+    for (DType t : graph::kFloats) call({5, 37}, {}, false, t);
+    call({3, 2, 7}, {.reduction = None, .smoothing = 0.2}, true);
+    call({7}, {.reduction = Sum});
+    call({0, 3}, {});
+    call({4, 1}, {}, true);
+    s.reject({{{3, 4}}, {{3}}}, Attrs{},
+             "cross_entropy: targets do not fit, got f32 [3], expected classes [3] or f32 [3, 4]");
+    s.reject({{{3, 4}}, {{3, 4}}, {{3}}}, Attrs{},
+             "cross_entropy: class weights do not fit, got f32 [3], expected f32 [4]");
+  }
+
+ private:
+  static Matrix flat(const Matrix& x) {
+    const i64 classes = x.shape().back();
+    return widen(x.reshape({x.num_elements() / classes, classes}));
+  }
+  static f64 rows_or_one(const Matrix& x) {
+    return static_cast<f64>(std::max<i64>(1, x.shape()[0]));
+  }
+  // The smoothed targets times the weights of their classes.
+  static Matrix shares(std::span<const TensorRef> in, const Attrs& a) {
+    const Matrix t = flat(Matrix(in[1]));
+    const Matrix s = full_like(t, a.smoothing);
+    const Matrix q = t - s * (t + -1 / static_cast<f64>(t.shape()[1]));
+    return in.size() > 2 ? q * widen(Matrix(in[2])) : q;
+  }
+};
+
 }  // namespace
 
 Matrix cross_entropy(const Matrix& logits, const Matrix& targets,
@@ -349,6 +448,12 @@ Matrix cross_entropy(const Matrix& logits, const Matrix& targets,
   constexpr std::string_view kOp = "cross_entropy";
   if (!(options.label_smoothing >= 0 && options.label_smoothing <= 1)) {
     invalid(kOp, "bad label smoothing, got {}, expected 0 to 1", options.label_smoothing);
+  }
+  if (targets.valid() && is_float(targets.dtype())) {
+    std::vector<TensorRef> in = {logits.tensor(), targets.tensor()};
+    if (options.class_weights.valid()) in.push_back(options.class_weights.tensor());
+    return Matrix(
+        record_all<SoftCrossEntropy>(in, {options.reduction, options.label_smoothing})[0]);
   }
   const i64 ignore = options.ignore_index.value_or(0);
   if (ignore != static_cast<i32>(ignore)) {
@@ -382,8 +487,8 @@ Matrix cross_entropy_masked(const Matrix& logits, const Matrix& targets, const M
 
 namespace matrix {
 OpList cross_entropy_ops() {
-  return graph::op_list<loss::CrossEntropy, loss::RowLoss<false>, loss::RowLoss<true>,
-                        loss::LogitGradient<false>, loss::LogitGradient<true>,
+  return graph::op_list<loss::CrossEntropy, loss::SoftCrossEntropy, loss::RowLoss<false>,
+                        loss::RowLoss<true>, loss::LogitGradient<false>, loss::LogitGradient<true>,
                         loss::TargetWeight>();
 }
 }  // namespace matrix

@@ -4,8 +4,14 @@ namespace oa::ml::matrix {
 
 std::vector<const graph::OpDef*> ml_ops() {
   std::vector<const graph::OpDef*> all;
-  for (const OpList family :
-       {activation_ops(), attention_ops(), cross_entropy_ops(), norm_ops(), recurrent_ops()}) {
+  for (const OpList family : {
+           activation_ops(),
+           attention_ops(),
+           cross_entropy_ops(),
+           loss_ops(),
+           norm_ops(),
+           recurrent_ops(),
+       }) {
     all.insert(all.end(), family.begin(), family.end());
   }
   return all;

@@ -10,6 +10,7 @@ using oa::matrix::OpList;
 OpList activation_ops();
 OpList attention_ops();
 OpList cross_entropy_ops();
+OpList loss_ops();
 OpList norm_ops();
 OpList recurrent_ops();
 
