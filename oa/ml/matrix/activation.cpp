@@ -24,9 +24,9 @@ void need_float(const Infer& in, u32 i) {
 
 Value number(const Value& like, f64 x) { return kernel::constant(like.scalar(), x); }
 
-// y, or -0 below -far, where y is less than any normal number: no infinity times 0 there.
-Value vanishing(const Value& x, const Value& far, const Value& y) {
-  return kernel::select(x < -far, number(x, -0.0), y);
+// y; beyond far, where it is 0 or x, exactly that: no infinity times 0, in slopes neither.
+Value settled(const Value& x, const Value& far, const Value& y) {
+  return kernel::select(x < -far, number(x, -0.0), kernel::select(x > far, x, y));
 }
 // Where e^-x is 0.
 Value underflow(const Value& x) {
@@ -43,21 +43,21 @@ Value gelu_of(const Value& x) {
   const Value far = number(x, x.scalar() == kernel::Scalar::F64 ? 30 : 12);
   const Value a = kernel::min(kernel::max(x, -far), far);
   const Value twice = a * (number(x, 2 * c * 0.044715) * (a * a) + number(x, 2 * c));
-  return vanishing(x, far, x * kernel::sigmoid(twice));
+  return settled(x, far, x * kernel::sigmoid(twice));
 }
 
 Value gelu_erf_of(const Value& x) {
   const Value t = kernel::erf(x * number(x, std::numbers::sqrt2 / 2));
-  return vanishing(x, number(x, 12), x * number(x, 0.5) * (number(x, 1) + t));
+  return settled(x, number(x, 12), x * number(x, 0.5) * (number(x, 1) + t));
 }
 
-Value silu_of(const Value& x) { return vanishing(x, underflow(x), x * kernel::sigmoid(x)); }
+Value silu_of(const Value& x) { return settled(x, underflow(x), x * kernel::sigmoid(x)); }
 
 // With n = e^x (e^x + 2): tanh(log(1 + e^x)) = n / (n + 2), which is 1 from x = 20 on.
 Value mish_of(const Value& x) {
   const Value e = kernel::exp(kernel::min(x, number(x, 20)));
   const Value n = e * (e + number(x, 2));
-  return vanishing(x, underflow(x), x * (n / (n + number(x, 2))));
+  return settled(x, underflow(x), x * (n / (n + number(x, 2))));
 }
 
 using Function = Value (*)(const Value&);
