@@ -94,8 +94,8 @@ TEST_F(TrainCommand, TwoSessionsHaveTheBitsOfOne) {
 }
 
 TEST_F(TrainCommand, EveryArchitectureTrainsAndWrites) {
-  for (const char* more : {"--arch transformer", "--arch rnn", "--arch gru",
-                           "--tokenizer bpe --vocab 300"}) {
+  for (const char* more :
+       {"--arch transformer", "--arch rnn", "--arch gru", "--tokenizer bpe --vocab 300"}) {
     const std::string out = fmt::format("a{}", std::hash<std::string>()(more));
     const Output train = run(small(out, std::string("--steps 12 ") + more));
     ASSERT_EQ(train.status, 0) << more << train.text;

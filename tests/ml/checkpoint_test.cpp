@@ -99,10 +99,9 @@ TEST_P(CheckpointTest, WhatDoesNotFitChangesNothing) {
   const auto wide = model(1, 6);
   ml::AdamW wide_adam(wide->all_parameters(), 0.01);
   const auto wide_before = values(*wide);
-  EXPECT_EQ(
-      error_of([&] { ml::load_checkpoint(engine(), path("a.oam"), *wide, wide_adam); }),
-      "load_checkpoint: the file does not fit the model, got \"layer_0.weight\" f32 [5, 3], "
-      "expected \"layer_0.weight\" f32 [6, 3]");
+  EXPECT_EQ(error_of([&] { ml::load_checkpoint(engine(), path("a.oam"), *wide, wide_adam); }),
+            "load_checkpoint: the file does not fit the model, got \"layer_0.weight\" f32 [5, 3], "
+            "expected \"layer_0.weight\" f32 [6, 3]");
   EXPECT_EQ(values(*wide), wide_before);
 
   const auto b = model(3);

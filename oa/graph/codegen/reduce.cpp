@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "oa/graph/codegen/loops.h"
+#include "oa/graph/codegen/reduce_slices.h"
 
 namespace oa::graph {
 namespace {
@@ -18,8 +19,6 @@ using kernel::Value;
 using kernel::VarValue;
 
 constexpr u32 kKept = 0, kReduced = 1;
-constexpr i64 kSlice = 8192;              // elements of a slice of a split reduction
-constexpr i64 kLaneSlice = 256;           // the same where every lane of a CPU has a row of its own
 constexpr i64 kRegisterGangs = 8;         // rows up to this many gangs are unrolled
 constexpr i64 kWorkgroupElements = 8192;  // CPU: elements a workgroup goes through
 constexpr u32 kChains = 4;                // independent partial states of a long row
@@ -775,27 +774,6 @@ class ReduceKernel {
 };
 
 }  // namespace
-
-i64 kept_elements(const Shape& domain, const std::vector<u32>& axes) {
-  i64 n = 1;
-  for (u32 i = 0; i < domain.rank(); ++i) {
-    if (std::find(axes.begin(), axes.end(), i) == axes.end()) n *= domain[i];
-  }
-  return n;
-}
-
-bool is_split_reduction(const kernel::Target& target, const Shape& domain,
-                        const std::vector<u32>& axes) {
-  i64 count = 1;
-  for (u32 a : axes) count *= domain[a];
-  const i64 rows = kept_elements(domain, axes);
-  // Rows that lanes share fill the machine by themselves from 64 workgroups on.
-  const bool lane_rows = !axes.empty() && axes.back() != domain.rank() - 1 && domain.back() > 1;
-  const i64 workgroups = lane_rows ? ceil_div(rows, 16) : rows;
-  // Threads of a CPU part what they reduce as they part what they wrote: by the outer axis.
-  if (lane_rows && target.is_cpu()) return count >= 2 * kLaneSlice && workgroups < 64;
-  return count >= 4 * kSlice / (lane_rows ? 16 : 1) && workgroups < 64;
-}
 
 void lower_reduce(const LowerInput& in, Launches& out) { ReduceKernel(in).lower(out); }
 
