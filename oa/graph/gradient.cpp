@@ -31,7 +31,7 @@ class PartialBox final : public AttrsBox {
   }
   std::vector<AttrValue> values() const override {
     std::vector<AttrValue> list = value_.attrs->values();
-    list.push_back(static_cast<i64>(value_.wrt));
+    list.emplace_back(std::in_place_type<i64>, static_cast<i64>(value_.wrt));
     return list;
   }
 
