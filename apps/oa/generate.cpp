@@ -50,6 +50,7 @@ void generate(const GenerateCommand& c) {
   (void)continue_text(engine, l.model, *l.tokenizer, c.prompt, options);
   const f64 seconds = std::chrono::duration<f64>(std::chrono::steady_clock::now() - begin).count();
   fmt::print("\n");
+  std::fflush(stdout);  // before what goes to the other stream
   fmt::print(stderr, "{} tokens in {:.2f} s, {:.0f} token/s\n", options.tokens, seconds,
              static_cast<f64>(options.tokens) / seconds);
 }
