@@ -88,9 +88,10 @@ Matrix zeros(const Engine& engine, const Shape& shape, DType dtype) {
 Matrix ones(const Engine& engine, const Shape& shape, DType dtype) {
   return full(engine, shape, 1, dtype);
 }
-Matrix full_like(const Matrix& x, const Scalar& value) {
+Matrix full_like(const Matrix& x, const Scalar& value) { return full_like(x, x.shape(), value); }
+Matrix full_like(const Matrix& x, const Shape& shape, const Scalar& value) {
   return Matrix(x.tensor()->recorder().graph().record(
-      graph::op_def<Full>(), graph::make_attrs<Full>({x.shape(), x.dtype(), value}), {})[0]);
+      graph::op_def<Full>(), graph::make_attrs<Full>({shape, x.dtype(), value}), {})[0]);
 }
 Matrix arange_like(const Matrix& x, i64 count, f64 start, DType dtype) {
   return Matrix(x.tensor()->recorder().graph().record(

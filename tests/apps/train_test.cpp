@@ -93,6 +93,18 @@ TEST_F(TrainCommand, TwoSessionsHaveTheBitsOfOne) {
   }
 }
 
+TEST_F(TrainCommand, AResumedRunTakesANewPlan) {
+  ASSERT_EQ(run(small("run", "--steps 3")).status, 0);
+  const auto step = [&] { return ml::read_oam(path("run/last.oam")).progress.step; };
+  EXPECT_EQ(step(), 3);
+  const std::string resume = "train lm --resume --sample 0 --out " + path("run");
+  ASSERT_EQ(run(resume + " --steps 5").status, 0);
+  EXPECT_EQ(step(), 5);
+  const Output epochs = run(resume + " --epochs 0.05");
+  ASSERT_EQ(epochs.status, 0) << epochs.text;
+  EXPECT_GT(step(), 5);
+}
+
 TEST_F(TrainCommand, EveryArchitectureTrainsAndWrites) {
   for (const char* more :
        {"--arch transformer", "--arch rnn", "--arch gru", "--tokenizer bpe --vocab 300"}) {

@@ -78,12 +78,7 @@ LmTrainer LmTrainer::create(Engine& engine, const std::filesystem::path& folder,
   }
   LmTrainer trainer(engine, folder, {.model = model, .train = train});
   trainer.file_.progress.planned_steps = train.steps;
-  if (train.steps == 0 && train.epochs > 0) {
-    const f64 per_epoch =
-        static_cast<f64>(trainer.windows_->windows()) / static_cast<f64>(train.batch);
-    trainer.file_.progress.planned_steps =
-        std::max<i64>(1, static_cast<i64>(std::llround(train.epochs * per_epoch)));
-  }
+  if (train.epochs > 0) trainer.plan_epochs(train.epochs);
   nlohmann::json config{{"model", trainer.file_.model}, {"train", train}};
   const std::string text = config.dump(2) + "\n";
   write_file(folder / "config.json", {reinterpret_cast<const u8*>(text.data()), text.size()});
@@ -103,6 +98,7 @@ LmTrainer LmTrainer::resume(Engine& engine, const std::filesystem::path& folder,
     file.progress.planned_steps = 0;
   }
   LmTrainer trainer(engine, folder, std::move(file));
+  if (plan.epochs > 0) trainer.plan_epochs(plan.epochs);
   ml::load_checkpoint(engine, last, *trainer.model_.module, *trainer.optimizer_);
   return trainer;
 }
@@ -199,6 +195,12 @@ ValidationResult LmTrainer::validate() {
   return {.loss = sum / static_cast<f64>(batches),
           .batches = static_cast<u64>(batches),
           .samples = static_cast<u64>(batches) * batch};
+}
+
+void LmTrainer::plan_epochs(f64 epochs) {
+  const f64 per_epoch = static_cast<f64>(windows_->windows()) / static_cast<f64>(file_.train.batch);
+  file_.progress.planned_steps =
+      std::max<i64>(1, static_cast<i64>(std::llround(epochs * per_epoch)));
 }
 
 void LmTrainer::plan_from_time(f64 seconds_per_step) {

@@ -48,6 +48,7 @@ class LmTrainer {
   ml::training::ValidationResult validate();
   void run_until(i64 end, const std::atomic<bool>& stop);
   void make_schedule();
+  void plan_epochs(f64 epochs);
   void plan_from_time(f64 seconds_per_step);
   void save(const char* name);
 

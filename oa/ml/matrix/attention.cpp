@@ -125,16 +125,6 @@ struct Rope {
 
 constexpr f64 kInfinity = std::numeric_limits<f64>::infinity();
 
-// [rows, columns]: 0 where query i sees key j <= i, else -inf.
-Matrix causal_mask(const Matrix& like, i64 rows, i64 columns) {
-  const NoGrad quiet;
-  const Matrix i = arange_like(like, rows, 0, DType::I32).reshape({rows, 1});
-  const Matrix j = arange_like(like, columns, 0, DType::I32).reshape({1, columns});
-  const Matrix hidden = less(i, j);
-  const Matrix zero = cast(cast(hidden, DType::F32) * 0.0, like.dtype());
-  return where(hidden, full_like(zero, -kInfinity), zero);
-}
-
 // Additive and 4-dimensional, whatever the caller's mask is.
 Matrix additive(const Matrix& mask, DType dtype) {
   const NoGrad quiet;
@@ -183,6 +173,15 @@ void need_rank(std::string_view op, const Matrix& x, u32 rank) {
 
 OpList attention_ops() {
   return graph::op_list<Attention, AttentionBackward, SoftmaxScaledMasked, Rope>();
+}
+
+Matrix causal_mask(const Matrix& like, i64 rows, i64 columns) {
+  const NoGrad quiet;
+  const Matrix i = arange_like(like, rows, 0, DType::I32).reshape({rows, 1});
+  const Matrix j = arange_like(like, columns, 0, DType::I32).reshape({1, columns});
+  const Matrix hidden = less(i, j);
+  const Matrix zero = cast(cast(hidden, DType::F32) * 0.0, like.dtype());
+  return where(hidden, full_like(zero, -kInfinity), zero);
 }
 
 Matrix attention(const Matrix& q, const Matrix& k, const Matrix& v,

@@ -38,6 +38,9 @@ Matrix scaled_dot_product_attention_causal(const Matrix& q, const Matrix& k, con
 // q, k, v [N, S, D], causal, by the Flash backend.
 Matrix flash_attention_causal(const Matrix& q, const Matrix& k, const Matrix& v, f64 scale);
 
+// [rows, columns] of `like`'s dtype and engine: 0 where query i sees key j <= i, else -inf.
+Matrix causal_mask(const Matrix& like, i64 rows, i64 columns);
+
 // softmax(scores scale + mask) along the last axis; a row of -inf gives zeros. mask: shape of
 // scores or one that broadcasts to it, no gradient.
 Matrix softmax_scaled_masked(const Matrix& scores, const Matrix& mask, f64 scale);

@@ -5,6 +5,7 @@
 #include "oa/ml/matrix/attention_kernels.h"
 
 #include <limits>
+#include <optional>
 
 #include "oa/kernel/math.h"
 #include "oa/matrix/elementwise.h"
@@ -124,10 +125,14 @@ void need_mask(const Infer& in, u32 i, const Sizes& n) {
 
 Shape row_shape(const Sizes& n) { return {n.batch, n.heads, n.queries}; }
 
-// The mask's element for (b, h, i, j); extents of 1 repeat.
+// The mask's element for (b, h, i, j), if operand `input` is there; extents of 1 repeat.
 struct MaskAt {
-  const Buffer* buffer = nullptr;
-  Shape shape;
+  // Makes the kernel's parameter.
+  MaskAt(const Lower& l, u32 input) {
+    if (input >= l.count()) return;
+    buffer = kernel::param_buffer(graph::element_scalar(l.in(input).dtype));
+    shape = l.in(input).shape;
+  }
   Value operator()(const Frame& f, const Value& b, const Value& h, const Value& i,
                    const Value& j) const {
     const Value* const coords[] = {&b, &h, &i, &j};
@@ -139,14 +144,60 @@ struct MaskAt {
     }
     return kernel::cast(buffer->load(position), f.value);
   }
+  std::optional<Buffer> buffer;
+  Shape shape;
 };
 
-Frame frame_of(Lower& l, const Sizes& n, u32 width) {
-  const kernel::Scalar elem = graph::element_scalar(l.in(0).dtype);
-  i64 most = 0;
-  for (u32 i = 0; i < l.count(); ++i) most = std::max(most, l.in(i).shape.elements());
-  return {elem, kernel::value_scalar(elem), index_type(most), n, width};
-}
+// What the three kernels decide before they are traced.
+struct Setup {
+  // A lane keeps `arrays` columns in workgroup memory; the mask is operand `mask_input`, if any.
+  Setup(const Lower& l, const Attention::Attrs& a, u32 arrays, u32 mask)
+      : n(sizes_of(l.in(0).shape, l.in(1).shape, a.heads_inner)),
+        qs(n.heads, n.queries, n.dim, a.heads_inner),
+        ks(n.kv_heads, n.keys, n.dim, a.heads_inner),
+        mask_input(mask) {
+    const kernel::Scalar elem = graph::element_scalar(l.in(0).dtype);
+    const kernel::Scalar value = kernel::value_scalar(elem);
+    i64 most = 0;
+    for (u32 i = 0; i < l.count(); ++i) most = std::max(most, l.in(i).shape.elements());
+    f = {elem, value, index_type(most), n, width_for(l.target(), n.dim, arrays, value)};
+    pairs = static_cast<f64>(n.batch * n.heads) * static_cast<f64>(n.queries * n.keys) *
+            (a.causal ? 0.5 : 1);
+  }
+  u32 width() const { return static_cast<u32>(f.width); }
+  u32 cells() const { return static_cast<u32>(n.dim * f.width); }
+
+  // `flops`: for each pair of a query and a key that see each other, and element of a row.
+  void launch(Lower& l, kernel::Kernel k, i64 groups, std::vector<ArgRef> args, f64 flops) const {
+    if (mask_input < l.count()) args.push_back(l.input(mask_input));
+    l.launch(std::move(k), groups, std::move(args), flops * pairs * static_cast<f64>(n.dim));
+  }
+
+  Sizes n;
+  Rows qs, ks;
+  Frame f{};
+  u32 mask_input;
+  f64 pairs = 0;
+};
+
+// The row that a lane owns: workgroups go block by block over the rows of each head.
+struct OwnRow {
+  OwnRow(const Frame& f, i64 heads, i64 length) {
+    const i64 blocks = ceil_div(length, f.width);
+    const Value g = kernel::cast(kernel::group(), f.type);
+    bh = g / f.at(blocks);
+    first = g % f.at(blocks) * f.at(f.width);
+    b = bh / f.at(heads);
+    h = bh % f.at(heads);
+    row = first + f.lane();
+    inside = row < f.at(length);
+    safe = kernel::select(inside, row, f.at(0));
+  }
+  Value bh, b, h;
+  Value first;  // row of the workgroup's first lane
+  Value row, inside;
+  Value safe;  // the row, or 0 where there is none
+};
 
 // The block's scores: products of the lane's row with rows of the other side, scaled and masked.
 Value masked(const Frame& f, const MaskAt& mask, bool causal, Value score, const Value& b,
@@ -157,43 +208,32 @@ Value masked(const Frame& f, const MaskAt& mask, bool causal, Value score, const
 }
 
 void forward_kernel(Lower& l, const Attention::Attrs& a) {
-  const Sizes n = sizes_of(l.in(0).shape, l.in(1).shape, a.heads_inner);
-  const u32 width =
-      width_for(l.target(), n.dim, 2, kernel::value_scalar(graph::element_scalar(l.in(0).dtype)));
-  const Frame f = frame_of(l, n, width);
-  const Rows qs(n.heads, n.queries, n.dim, a.heads_inner);
-  const Rows ks(n.kv_heads, n.keys, n.dim, a.heads_inner);
-  const i64 blocks = ceil_div(n.queries, width);
-  const bool has_mask = l.count() > 3;
+  const Setup setup(l, a, 2, 3);
+  const Sizes& n = setup.n;
+  const Frame& f = setup.f;
+  const Rows &qs = setup.qs, &ks = setup.ks;
   const kernel::Scalar lse_type = graph::element_scalar(l.out(1).dtype);
 
-  kernel::Kernel k = kernel::trace("attention", l.target(), width, [&] {
+  kernel::Kernel k = kernel::trace("attention", l.target(), setup.width(), [&] {
     const Buffer q = kernel::param_buffer(f.elem), key = kernel::param_buffer(f.elem),
                  value = kernel::param_buffer(f.elem), out = kernel::param_buffer(f.elem),
                  lse = kernel::param_buffer(lse_type);
     const Value scale = kernel::cast(kernel::param_f32(), f.value);
-    std::optional<Buffer> mask_buffer;
-    if (has_mask) mask_buffer = kernel::param_buffer(graph::element_scalar(l.in(3).dtype));
-    const MaskAt mask{has_mask ? &*mask_buffer : nullptr, has_mask ? l.in(3).shape : Shape()};
+    const MaskAt mask(l, setup.mask_input);
 
-    const Value g = kernel::cast(kernel::group(), f.type);
-    const Value bh = g / f.at(blocks), first = g % f.at(blocks) * f.at(width);
-    const Value b = bh / f.at(n.heads), h = bh % f.at(n.heads);
-    const Value row = first + f.lane();
-    const Bool inside(row < f.at(n.queries));
-    const Value safe_row = kernel::select(inside, row, f.at(0));
+    const OwnRow own(f, n.heads, n.queries);
+    const Value &b = own.b, &h = own.h, &first = own.first, &safe_row = own.safe;
     const Value q_at = b * f.at(qs.batch) + h * f.at(qs.head) + safe_row * f.at(qs.row);
     const Value kv_head = h / f.at(n.heads / n.kv_heads);
     const Value kv_at = b * f.at(ks.batch) + kv_head * f.at(ks.head);
 
-    const Shared mine(f.value, static_cast<u32>(n.dim * width));
-    const Shared sums(f.value, static_cast<u32>(n.dim * width));
+    const Shared mine(f.value, setup.cells()), sums(f.value, setup.cells());
     f.for_dim([&](const Value& d) {
       mine.store(f.column(d), kernel::cast(q.load(q_at + d), f.value) * scale);
       sums.store(f.column(d), f.number(0));
     });
     const VarValue peak(f.minus_infinity()), total(f.number(0));
-    const Value end = a.causal ? kernel::min(first + f.at(width), f.at(n.keys)) : f.at(n.keys);
+    const Value end = a.causal ? kernel::min(first + f.at(f.width), f.at(n.keys)) : f.at(n.keys);
     f.for_blocks(f.at(0), end, [&](const Value& j0, i64 rows) {
       const Value base = f.wide(kv_at + j0 * f.at(ks.row));
       std::vector<VarValue> score;
@@ -235,65 +275,53 @@ void forward_kernel(Lower& l, const Attention::Attrs& a) {
     const Value sum = total.get();
     const Bool none(sum == f.number(0));
     const Value inverse = kernel::select(none, f.number(0), f.number(1) / sum);
-    kernel::If(inside, [&] {
+    kernel::If(Bool(own.inside), [&] {
       f.for_dim([&](const Value& d) { out.store(q_at + d, sums.load(f.column(d)) * inverse); });
-      lse.store(bh * f.at(n.queries) + row,
+      lse.store(own.bh * f.at(n.queries) + own.row,
                 kernel::select(none, f.minus_infinity(), peak.get() + kernel::log(sum)));
     });
   });
   std::vector<ArgRef> args = {l.input(0),  l.input(1),  l.input(2),
                               l.output(0), l.output(1), l.scalar(0)};
-  if (has_mask) args.push_back(l.input(3));
-  const f64 pairs = static_cast<f64>(n.batch * n.heads) * static_cast<f64>(n.queries * n.keys);
-  l.launch(std::move(k), n.batch * n.heads * blocks, std::move(args),
-           4 * pairs * static_cast<f64>(n.dim) * (a.causal ? 0.5 : 1));
+  setup.launch(l, std::move(k), n.batch * n.heads * ceil_div(n.queries, f.width), std::move(args),
+               4);
 }
 
 // The gradient of q: a lane owns a query row.
 void query_gradient(Lower& l, const Attention::Attrs& a) {
-  const Sizes n = sizes_of(l.in(0).shape, l.in(1).shape, a.heads_inner);
-  const u32 width =
-      width_for(l.target(), n.dim, 3, kernel::value_scalar(graph::element_scalar(l.in(0).dtype)));
-  const Frame f = frame_of(l, n, width);
-  const Rows qs(n.heads, n.queries, n.dim, a.heads_inner);
-  const Rows ks(n.kv_heads, n.keys, n.dim, a.heads_inner);
-  const i64 blocks = ceil_div(n.queries, width);
-  const bool has_mask = l.count() > 6;
+  const Setup setup(l, a, 3, 6);
+  const Sizes& n = setup.n;
+  const Frame& f = setup.f;
+  const Rows &qs = setup.qs, &ks = setup.ks;
   const kernel::Scalar lse_type = graph::element_scalar(l.in(4).dtype);
 
-  kernel::Kernel k = kernel::trace("attention_dq", l.target(), width, [&] {
+  kernel::Kernel k = kernel::trace("attention_dq", l.target(), setup.width(), [&] {
     const Buffer q = kernel::param_buffer(f.elem), key = kernel::param_buffer(f.elem),
                  value = kernel::param_buffer(f.elem), grad = kernel::param_buffer(f.elem),
                  lse = kernel::param_buffer(lse_type),
                  delta = kernel::param_buffer(graph::element_scalar(l.in(5).dtype)),
                  out = kernel::param_buffer(f.elem);
     const Value scale = kernel::cast(kernel::param_f32(), f.value);
-    std::optional<Buffer> mask_buffer;
-    if (has_mask) mask_buffer = kernel::param_buffer(graph::element_scalar(l.in(6).dtype));
-    const MaskAt mask{has_mask ? &*mask_buffer : nullptr, has_mask ? l.in(6).shape : Shape()};
+    const MaskAt mask(l, setup.mask_input);
 
-    const Value g = kernel::cast(kernel::group(), f.type);
-    const Value bh = g / f.at(blocks), first = g % f.at(blocks) * f.at(width);
-    const Value b = bh / f.at(n.heads), h = bh % f.at(n.heads);
-    const Value row = first + f.lane();
-    const Bool inside(row < f.at(n.queries));
-    const Value safe_row = kernel::select(inside, row, f.at(0));
+    const OwnRow own(f, n.heads, n.queries);
+    const Value &b = own.b, &h = own.h, &first = own.first, &safe_row = own.safe;
     const Value q_at = b * f.at(qs.batch) + h * f.at(qs.head) + safe_row * f.at(qs.row);
     const Value kv_at = b * f.at(ks.batch) + h / f.at(n.heads / n.kv_heads) * f.at(ks.head);
-    const Value row_at = bh * f.at(n.queries) + safe_row;
+    const Value row_at = own.bh * f.at(n.queries) + safe_row;
     const Value sum = kernel::cast(lse.load(row_at), f.value);
     const Value mean = kernel::cast(delta.load(row_at), f.value);
     // A row without keys has no probabilities.
     const Value shift = kernel::select(sum == f.minus_infinity(), -f.minus_infinity(), sum);
 
-    const u32 cells = static_cast<u32>(n.dim * width);
+    const u32 cells = setup.cells();
     const Shared mine(f.value, cells), my_grad(f.value, cells), sums(f.value, cells);
     f.for_dim([&](const Value& d) {
       mine.store(f.column(d), kernel::cast(q.load(q_at + d), f.value) * scale);
       my_grad.store(f.column(d), kernel::cast(grad.load(q_at + d), f.value));
       sums.store(f.column(d), f.number(0));
     });
-    const Value end = a.causal ? kernel::min(first + f.at(width), f.at(n.keys)) : f.at(n.keys);
+    const Value end = a.causal ? kernel::min(first + f.at(f.width), f.at(n.keys)) : f.at(n.keys);
     f.for_blocks(f.at(0), end, [&](const Value& j0, i64 rows) {
       const Value base = f.wide(kv_at + j0 * f.at(ks.row));
       std::vector<VarValue> score, change;
@@ -327,50 +355,39 @@ void query_gradient(Lower& l, const Attention::Attrs& a) {
         sums.store(f.column(d), y);
       });
     });
-    kernel::If(inside, [&] {
+    kernel::If(Bool(own.inside), [&] {
       f.for_dim([&](const Value& d) { out.store(q_at + d, sums.load(f.column(d))); });
     });
   });
   std::vector<ArgRef> args = {l.input(0), l.input(1), l.input(2),  l.input(3),
                               l.input(4), l.input(5), l.output(0), l.scalar(0)};
-  if (has_mask) args.push_back(l.input(6));
-  const f64 pairs = static_cast<f64>(n.batch * n.heads) * static_cast<f64>(n.queries * n.keys);
-  l.launch(std::move(k), n.batch * n.heads * blocks, std::move(args),
-           6 * pairs * static_cast<f64>(n.dim) * (a.causal ? 0.5 : 1));
+  setup.launch(l, std::move(k), n.batch * n.heads * ceil_div(n.queries, f.width), std::move(args),
+               6);
 }
 
 // The gradients of k and v: a lane owns a key row and walks over the queries of its heads.
 void key_gradient(Lower& l, const Attention::Attrs& a) {
-  const Sizes n = sizes_of(l.in(0).shape, l.in(1).shape, a.heads_inner);
-  const u32 width =
-      width_for(l.target(), n.dim, 4, kernel::value_scalar(graph::element_scalar(l.in(0).dtype)));
-  const Frame f = frame_of(l, n, width);
-  const Rows qs(n.heads, n.queries, n.dim, a.heads_inner);
-  const Rows ks(n.kv_heads, n.keys, n.dim, a.heads_inner);
-  const i64 blocks = ceil_div(n.keys, width), sharing = n.heads / n.kv_heads;
-  const bool has_mask = l.count() > 6;
+  const Setup setup(l, a, 4, 6);
+  const Sizes& n = setup.n;
+  const Frame& f = setup.f;
+  const Rows &qs = setup.qs, &ks = setup.ks;
+  const i64 sharing = n.heads / n.kv_heads;
   const kernel::Scalar lse_type = graph::element_scalar(l.in(4).dtype);
 
-  kernel::Kernel k = kernel::trace("attention_dkv", l.target(), width, [&] {
+  kernel::Kernel k = kernel::trace("attention_dkv", l.target(), setup.width(), [&] {
     const Buffer q = kernel::param_buffer(f.elem), key = kernel::param_buffer(f.elem),
                  value = kernel::param_buffer(f.elem), grad = kernel::param_buffer(f.elem),
                  lse = kernel::param_buffer(lse_type),
                  delta = kernel::param_buffer(graph::element_scalar(l.in(5).dtype)),
                  out_key = kernel::param_buffer(f.elem), out_value = kernel::param_buffer(f.elem);
     const Value scale = kernel::cast(kernel::param_f32(), f.value);
-    std::optional<Buffer> mask_buffer;
-    if (has_mask) mask_buffer = kernel::param_buffer(graph::element_scalar(l.in(6).dtype));
-    const MaskAt mask{has_mask ? &*mask_buffer : nullptr, has_mask ? l.in(6).shape : Shape()};
+    const MaskAt mask(l, setup.mask_input);
 
-    const Value g = kernel::cast(kernel::group(), f.type);
-    const Value bh = g / f.at(blocks), first = g % f.at(blocks) * f.at(width);
-    const Value b = bh / f.at(n.kv_heads), kv_head = bh % f.at(n.kv_heads);
-    const Value row = first + f.lane();
-    const Bool inside(row < f.at(n.keys));
-    const Value safe_row = kernel::select(inside, row, f.at(0));
+    const OwnRow own(f, n.kv_heads, n.keys);
+    const Value &b = own.b, &kv_head = own.h, &first = own.first, &safe_row = own.safe;
     const Value k_at = b * f.at(ks.batch) + kv_head * f.at(ks.head) + safe_row * f.at(ks.row);
 
-    const u32 cells = static_cast<u32>(n.dim * width);
+    const u32 cells = setup.cells();
     const Shared my_key(f.value, cells), my_value(f.value, cells), key_sums(f.value, cells),
         value_sums(f.value, cells);
     f.for_dim([&](const Value& d) {
@@ -427,7 +444,7 @@ void key_gradient(Lower& l, const Attention::Attrs& a) {
         });
       });
     });
-    kernel::If(inside, [&] {
+    kernel::If(Bool(own.inside), [&] {
       f.for_dim([&](const Value& d) {
         out_key.store(k_at + d, key_sums.load(f.column(d)));
         out_value.store(k_at + d, value_sums.load(f.column(d)));
@@ -436,10 +453,8 @@ void key_gradient(Lower& l, const Attention::Attrs& a) {
   });
   std::vector<ArgRef> args = {l.input(0), l.input(1),  l.input(2),  l.input(3), l.input(4),
                               l.input(5), l.output(1), l.output(2), l.scalar(0)};
-  if (has_mask) args.push_back(l.input(6));
-  const f64 pairs = static_cast<f64>(n.batch * n.heads) * static_cast<f64>(n.queries * n.keys);
-  l.launch(std::move(k), n.batch * n.kv_heads * blocks, std::move(args),
-           8 * pairs * static_cast<f64>(n.dim) * (a.causal ? 0.5 : 1));
+  setup.launch(l, std::move(k), n.batch * n.kv_heads * ceil_div(n.keys, f.width), std::move(args),
+               8);
 }
 
 DType statistics_type(DType t) { return t == DType::F64 ? DType::F64 : DType::F32; }

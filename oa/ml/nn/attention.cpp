@@ -88,14 +88,7 @@ Matrix MultiHeadAttention::attend(const Matrix& input, const Matrix& mask) {
     // Probabilities are dropped, so they have to exist.
     const auto heads_first = [](const Matrix& x) { return oa::matrix::transpose(x, 1, 2); };
     const Matrix scores = oa::matrix::mat_mul_nt(heads_first(q), heads_first(k));
-    Matrix hidden = mask;
-    if (causal) {
-      const Matrix i = oa::matrix::arange_like(scores, sequence_, 0, DType::I32);
-      const Matrix future = oa::matrix::less(i.reshape({sequence_, 1}), i.reshape({1, sequence_}));
-      const Matrix zero = oa::matrix::cast(future, DType::F32) * 0.0;
-      hidden = oa::matrix::where(
-          future, oa::matrix::full_like(zero, -std::numeric_limits<f64>::infinity()), zero);
-    }
+    const Matrix hidden = causal ? matrix::causal_mask(scores, sequence_, sequence_) : mask;
     const Matrix p =
         matrix::softmax_scaled_masked(scores, hidden, 1 / std::sqrt(static_cast<f64>(dim)));
     y = heads_first(oa::matrix::mat_mul(dropout_->forward(p), heads_first(v)));
@@ -130,13 +123,10 @@ Matrix MultiHeadAttention::forward_masked(const Matrix& input, const Matrix& mas
 
 MultiHeadAttention::Cache MultiHeadAttention::new_cache(i64 batch) const {
   need_sizes("MultiHeadAttention", {batch});
-  const Matrix& like = q_->weight().data();
-  const Matrix zero =
-      oa::matrix::broadcast_to(oa::matrix::full_like(like, 0).reshape({-1}), {width_ * width_});
-  // Zeros on the engine of the weights.
-  const Matrix row = oa::matrix::slice(zero, 0, 0, 1).reshape({1, 1, 1});
-  const Matrix empty = oa::matrix::copy(oa::matrix::broadcast_to(row, {batch, sequence_, width_}));
-  return {empty, oa::matrix::copy(empty), 0};
+  const auto zeros = [&] {
+    return oa::matrix::full_like(q_->weight().data(), {batch, sequence_, width_}, 0);
+  };
+  return {zeros(), zeros(), 0};
 }
 
 Matrix MultiHeadAttention::step(const Matrix& input, Cache& cache, i64 count) {
