@@ -1,6 +1,7 @@
 // `oa train lm`: trains a language model on text, in a run folder that can be resumed.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 
@@ -61,6 +62,23 @@ void run(const Options& o) {
       file.progress.step, file.progress.seconds, validation, o.out, resume);
 }
 
+// A run that goes on keeps what it was made with.
+void refuse_on_resume(const CLI::App& lm) {
+  static constexpr std::string_view kAllowed[] = {"--out",     "--resume", "--steps",
+                                                  "--minutes", "--epochs", "--stop-after",
+                                                  "--sample",  "--device", "--help"};
+  for (const CLI::Option* option : lm.get_options()) {
+    if (option->count() == 0 ||
+        std::ranges::find(kAllowed, option->get_name()) != std::end(kAllowed)) {
+      continue;
+    }
+    throw CLI::ValidationError(
+        option->get_name(),
+        "not with --resume, the run keeps its own; only --steps, --minutes or --epochs, "
+        "--stop-after, --sample and --device may differ");
+  }
+}
+
 }  // namespace
 
 void add_train(CLI::App& app, Action& action) {
@@ -107,7 +125,8 @@ void add_train(CLI::App& app, Action& action) {
       ->check(CLI::NonNegativeNumber);
   lm->add_option("--sample", o->sample, "Tokens to write at the end")->capture_default_str();
   lm->add_option("--device", o->device, "cpu, vulkan, vulkan:N or lavapipe; default: the best");
-  lm->callback([o, &action] {
+  lm->callback([o, lm, &action] {
+    if (o->resume) refuse_on_resume(*lm);
     if (!o->resume && o->train.data.empty()) {
       throw CLI::RequiredError("--data");
     }

@@ -2,9 +2,11 @@
 #include "oa/core/file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <system_error>
@@ -74,6 +76,30 @@ fs::path parent_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
 
+constexpr std::string_view kTemporary = ".tmp.";
+
+// Locks a new temporary for as long as a descriptor of it is open. False when somebody else has
+// taken it for an abandoned one; where files cannot be locked, nobody does.
+bool claim(int fd) {
+  struct stat info;
+  if (::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return false;
+  return ::fstat(fd, &info) != 0 || info.st_nlink > 0;
+}
+
+// Whether write_file could have named a temporary so: "<target>.tmp.<pid>.<sequence>".
+bool is_temporary(std::string_view name, std::string_view prefix) {
+  const size_t at = name.rfind(kTemporary);
+  if (at == std::string_view::npos || at == 0 || !name.substr(0, at).starts_with(prefix)) {
+    return false;
+  }
+  const std::string_view end = name.substr(at + kTemporary.size());
+  const size_t dot = end.find('.');
+  const auto number = [](std::string_view text) {
+    return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+  };
+  return dot != std::string_view::npos && number(end.substr(0, dot)) && number(end.substr(dot + 1));
+}
+
 }  // namespace
 
 std::vector<u8> read_file(const fs::path& path) {
@@ -106,11 +132,14 @@ AtomicFile::AtomicFile(fs::path target, Durability durability)
   static std::atomic<u32> sequence{0};
   create_parents(parent_of(target_), durability_);
   do {
-    temporary_ = target_;
-    temporary_ += fmt::format(".tmp.{}.{}", ::getpid(), sequence.fetch_add(1));
-    fd_ = open_retrying(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL, 0666);
-  } while (fd_ < 0 && errno == EEXIST);  // left by a dead process that had our id
-  if (fd_ < 0) io_error("write_file", "create", temporary_, errno);
+    if (fd_ >= 0) ::close(fd_);  // lost to remove_abandoned before it was locked
+    do {
+      temporary_ = target_;
+      temporary_ += fmt::format("{}{}.{}", kTemporary, ::getpid(), sequence.fetch_add(1));
+      fd_ = open_retrying(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL, 0666);
+    } while (fd_ < 0 && errno == EEXIST);  // left by a dead process that had our id
+    if (fd_ < 0) io_error("write_file", "create", temporary_, errno);
+  } while (!claim(fd_));
 }
 
 AtomicFile::~AtomicFile() {
@@ -143,6 +172,7 @@ void AtomicFile::commit() {
   OA_CHECK(fd_ >= 0);
   constexpr std::string_view op = "write_file";
   if (durability_ == Durability::Disk && ::fsync(fd_) != 0) io_error(op, "sync", temporary_, errno);
+  const Descriptor lock(::fcntl(fd_, F_DUPFD_CLOEXEC, 0));  // keeps it until the file has its name
   // Some file systems report a failed write only here.
   if (::close(std::exchange(fd_, -1)) != 0) io_error(op, "close", temporary_, errno);
   if (::rename(temporary_.c_str(), target_.c_str()) != 0)
@@ -155,6 +185,21 @@ void write_file(const fs::path& path, std::span<const u8> bytes, Durability dura
   AtomicFile file(path, durability);
   file.write(bytes);
   file.commit();
+}
+
+u64 remove_abandoned(const fs::path& folder, std::string_view prefix) {
+  u64 removed = 0;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    std::error_code gone;
+    const fs::path& path = it->path();
+    if (!is_temporary(path.filename().string(), prefix)) continue;
+    if (!fs::is_regular_file(it->symlink_status(gone))) continue;
+    const Descriptor fd(open_retrying(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK));
+    if (!fd.valid() || ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) continue;
+    if (::unlink(path.c_str()) == 0) ++removed;
+  }
+  return removed;
 }
 
 SharedFile::SharedFile(const fs::path& path) {

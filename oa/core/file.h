@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "oa/core/types.h"
@@ -51,6 +52,12 @@ class AtomicFile {
   int fd_ = -1;
   bool renamed_ = false;
 };
+
+// Removes the temporary files that killed writers left in `folder`, of targets whose name begins
+// with `prefix`, and returns how many. A writer of any process locks its temporary (flock), and the
+// system ends the lock with the writer: what is locked, or cannot be locked, stays, as does
+// everything that write_file would not name so. Never throws for what it cannot list or remove.
+u64 remove_abandoned(const std::filesystem::path& folder, std::string_view prefix = {});
 
 // The content of any file, shared by copies: large regular files are mapped (mapped_file.h), others
 // are read. A file that is replaced meanwhile (as write_file does) keeps its old content here.

@@ -105,6 +105,40 @@ TEST_F(TrainCommand, AResumedRunTakesANewPlan) {
   EXPECT_GT(step(), 5);
 }
 
+TEST_F(TrainCommand, AResumedRunRefusesWhatItWouldIgnore) {
+  ASSERT_EQ(run(small("run", "--steps 3")).status, 0);
+  const auto before = ml::read_oam(path("run/last.oam")).progress.step;
+  const std::string resume =
+      "train lm --resume --device cpu --sample 0 --steps 5 --out " + path("run");
+  for (const char* option : {"--data x",         "--arch gru",         "--tokenizer bpe",
+                             "--vocab 300",      "--layers 2",         "--width 32",
+                             "--heads 2",        "--hidden 8",         "--context 8",
+                             "--dropout 0.1",    "--seed 2",           "--batch 8",
+                             "--lr 0.1",         "--schedule wsd",     "--warmup 2",
+                             "--optimizer sgd",  "--weight-decay 0",   "--clip 0",
+                             "--validation 0.2", "--validate-every 3", "--validation-batches 1",
+                             "--save-every 1"}) {
+    const Output out = run(resume + " " + option);
+    EXPECT_EQ(out.status, 2) << option << out.text;
+    const std::string name = std::string(option).substr(0, std::string(option).find(' '));
+    EXPECT_NE(out.text.find(name + ": not with --resume, the run keeps its own; only --steps"),
+              std::string::npos)
+        << out.text;
+  }
+  EXPECT_EQ(ml::read_oam(path("run/last.oam")).progress.step, before);
+}
+
+TEST_F(TrainCommand, WhatKilledSavesLeftGoes) {
+  ASSERT_EQ(run(small("run", "--steps 3")).status, 0);
+  for (const char* name : {"last.oam.tmp.1.7", "loss.svg.tmp.99999999.0", "mine.tmp.txt"}) {
+    std::ofstream(path(std::string("run/") + name)) << "x";
+  }
+  ASSERT_EQ(run("train lm --resume --sample 0 --steps 4 --out " + path("run")).status, 0);
+  EXPECT_FALSE(fs::exists(path("run/last.oam.tmp.1.7")));
+  EXPECT_FALSE(fs::exists(path("run/loss.svg.tmp.99999999.0")));
+  EXPECT_TRUE(fs::exists(path("run/mine.tmp.txt")));
+}
+
 TEST_F(TrainCommand, EveryArchitectureTrainsAndWrites) {
   for (const char* more :
        {"--arch transformer", "--arch rnn", "--arch gru", "--tokenizer bpe --vocab 300"}) {

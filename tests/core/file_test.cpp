@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -228,6 +229,60 @@ TEST_F(File, AKilledWriterLeavesAWholeFile) {
     for (const fs::directory_entry& e : fs::directory_iterator(dir_)) fs::remove(e.path());
   }
   EXPECT_GT(interrupted, 0);
+}
+
+TEST_F(File, RemovesWhatKilledWritersLeft) {
+  const fs::path path = dir_ / "f";
+  std::mt19937 random(3);
+  u64 left = 0;
+  for (int round = 0; round < 20 || (left == 0 && round < 1000); ++round) {
+    const auto save = [&](u32) {
+      write_file(path, std::vector<u8>(200000, 1), Durability::Rename);
+    };
+    ASSERT_NO_FATAL_FAILURE(run_and_kill(save, random() % 2000));
+    left = entries() - 1;
+  }
+  ASSERT_GT(left, 0u);
+  EXPECT_EQ(remove_abandoned(dir_, "g"), 0u) << "of another target";
+  EXPECT_EQ(entries(), left + 1);
+  EXPECT_EQ(remove_abandoned(dir_, "f"), left);
+  EXPECT_EQ(entries(), 1u);
+  EXPECT_EQ(read_file(path).size(), 200000u);
+  EXPECT_EQ(remove_abandoned(dir_ / "nowhere"), 0u);
+}
+
+TEST_F(File, LeavesOtherFilesAndLivingWriters) {
+  AtomicFile open(dir_ / "f");
+  open.write(std::vector<u8>{1, 2});
+  write_file(dir_ / "aim", std::vector<u8>{1});
+  for (const char* name : {"f.tmp", "f.tmp.", "f.tmp.1", "f.tmp.1.", "f.tmp..1", "f.tmp.1.2.3",
+                           "f.tmp.1.2x", "f.tmp.-1.2", ".tmp.1.2", "f.temp.1.2", "f.tmp.1 .2"}) {
+    write_file(dir_ / name, std::vector<u8>{1});
+  }
+  fs::create_symlink(dir_ / "aim", dir_ / "f.tmp.5.5");
+  fs::create_directory(dir_ / "f.tmp.6.6");
+  ASSERT_EQ(::mkfifo((dir_ / "f.tmp.7.7").c_str(), 0600), 0);
+  const size_t before = entries();
+  EXPECT_EQ(remove_abandoned(dir_), 0u);
+  EXPECT_EQ(entries(), before);
+  write_file(dir_ / "f.tmp.1.2", std::vector<u8>{1});
+  EXPECT_EQ(remove_abandoned(dir_), 1u);
+  open.commit();
+  EXPECT_EQ(read_file(dir_ / "f"), (std::vector<u8>{1, 2}));
+}
+
+TEST_F(File, CleaningDuringSavesLosesNoSave) {
+  std::atomic<bool> stop{false};
+  std::thread cleaner([&] {
+    while (!stop) remove_abandoned(dir_);
+  });
+  for (u32 i = 0; i < 2000; ++i) {
+    write_file(dir_ / "f", std::vector<u8>(8, static_cast<u8>(i)), Durability::Rename);
+    ASSERT_EQ(read_file(dir_ / "f")[0], static_cast<u8>(i));
+  }
+  stop = true;
+  cleaner.join();
+  EXPECT_EQ(entries(), 1u);
 }
 
 TEST_F(File, PreparesDirectories) {

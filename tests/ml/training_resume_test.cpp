@@ -197,6 +197,15 @@ TEST_F(ResumeTest, NamesRotationLatestAndBest) {
   other.load_best_into(net, adam);
   EXPECT_EQ(net.flag.value(), 8u);
   EXPECT_EQ(adam.step_count(), 8u);
+  // The next save removes the torn file, and nothing of others.
+  std::ofstream(dir / "Other_step99_loss1.00.oam.tmp.7.0") << "x";
+  std::ofstream(other.master_path().string() + ".tmp.7.1") << "x";
+  other.load_latest_into(net, adam);
+  other.save_incremental(net, adam, 10, 3, "train");
+  EXPECT_FALSE(std::filesystem::exists(dir / "My.Net-1_run_2_step99_loss1.00.oam.tmp.7.0"));
+  EXPECT_FALSE(std::filesystem::exists(other.master_path().string() + ".tmp.7.1"));
+  EXPECT_TRUE(std::filesystem::exists(dir / "Other_step99_loss1.00.oam.tmp.7.0"));
+  EXPECT_TRUE(std::filesystem::exists(dir / "Other_step99_loss1.00.oam"));
 
   std::filesystem::rename(file(10, "train3.00"), file(12, "train3.00"));
   CheckpointManager renamed = CheckpointManager::create(engine(), c);

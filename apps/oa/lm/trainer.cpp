@@ -76,6 +76,7 @@ LmTrainer LmTrainer::create(Engine& engine, const std::filesystem::path& folder,
   if (std::filesystem::exists(folder / "last.oam")) {
     invalid(kOp, "{} holds a run already, expected --resume or another --out", folder.string());
   }
+  remove_abandoned(folder);
   LmTrainer trainer(engine, folder, {.model = model, .train = train});
   trainer.file_.progress.planned_steps = train.steps;
   if (train.epochs > 0) trainer.plan_epochs(train.epochs);
@@ -91,6 +92,7 @@ LmTrainer LmTrainer::resume(Engine& engine, const std::filesystem::path& folder,
   if (!std::filesystem::exists(last)) {
     invalid(kOp, "{} holds no run to resume, expected a folder with last.oam", folder.string());
   }
+  remove_abandoned(folder);
   LmFile file = read_lm_file(last);
   if (plan.steps > 0) file.progress.planned_steps = plan.steps;
   if (plan.minutes > 0) {

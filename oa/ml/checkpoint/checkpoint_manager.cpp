@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "oa/core/error.h"
+#include "oa/core/file.h"
 
 namespace oa::ml {
 namespace {
@@ -134,6 +135,8 @@ fs::path CheckpointManager::save_incremental(const Module& model,
       incremental_directory() / fmt::format("{}_step{}_{}{:.2f}.oam", stem(), step, name, metric);
   save_checkpoint(path, model, optimizer, info(optimizer, metric, name));
   last_saved_ = {path, step};
+  remove_abandoned(incremental_directory(), stem() + "_step");
+  remove_abandoned(model_directory(), master_path().filename().string());
   rotate(path);
   return path;
 }

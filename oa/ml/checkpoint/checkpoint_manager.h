@@ -43,7 +43,8 @@ class CheckpointManager {
   // as F32, a step other than the optimizer's step_count().
   bool maybe_save(const Module& model, const CheckpointOptimizer& optimizer, u64 step, f64 metric,
                   bool force);
-  // Saves without a look at the best; then the lowest steps beyond max_keep go.
+  // Saves without a look at the best; then the lowest steps beyond max_keep go, and what killed
+  // saves of this model left.
   std::filesystem::path save_incremental(const Module& model, const CheckpointOptimizer& optimizer,
                                          u64 step, f64 metric,
                                          std::optional<std::string> metric_name = {});
