@@ -1,5 +1,6 @@
 #include "oa/ml/training/it_training.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -81,7 +82,9 @@ bool ItTraining::dispatch(Hook hook, const TrainingSnapshot& snapshot) {
 
 void ItTraining::begin_training() {
   started_ = true;
-  for (TrainingMetric* metric : metrics_) metric->reset();
+  for (TrainingMetric* metric : metrics_) {
+    if (std::ranges::find(restored_, metric) == restored_.end()) metric->reset();
+  }
   start_ = epoch_start_ = end_ = config().clock();
   dispatch(&TrainingCallback::on_train_begin, make_snapshot(schedule_.at(step_)));
   start_ = end_ = config().clock();
@@ -94,8 +97,9 @@ bool ItTraining::begin_epoch(const EpochPosition& position) {
     epoch_loss_sum_ = 0;
     epoch_loss_count_ = 0;
   }
-  if (steps_here_ > 0) {
-    for (TrainingMetric* metric : metrics_) metric->reset();
+  // The beginning of the training has reset those that were not restored.
+  if (!inside) {
+    for (TrainingMetric* metric : steps_here_ > 0 ? metrics_ : restored_) metric->reset();
   }
   epoch_source_units_ = 0;
   epoch_start_ = config().clock();

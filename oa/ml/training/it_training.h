@@ -84,10 +84,11 @@ class ItTraining {
   // FailedPrecondition with an open step.
   TrainingSnapshot finish();
 
-  // What the training and its callbacks must know to go on, as JSON text: the step, the sums of
-  // losses, the callbacks' states. FailedPrecondition while a step is open, outside of callbacks.
+  // What the training, its metrics and its callbacks must know to go on, as JSON text: the step,
+  // the sums of losses, the states of the others. FailedPrecondition while a step is open, outside
+  // of callbacks.
   std::string save_state() const;
-  // Takes it over before the training begins. A callback that the text does not name starts afresh.
+  // Takes it over before the training begins. What the text does not name starts afresh.
   // InvalidArgument when its step is not initial_step, DataLoss when it is damaged; then nothing
   // has changed.
   void load_state(std::string_view text);
@@ -108,13 +109,15 @@ class ItTraining {
   bool dispatch(Hook hook, const TrainingSnapshot& snapshot);
   template <class F>
   decltype(auto) guarded(F&& body);
-  std::vector<std::pair<std::string, TrainingCallback*>> stateful_callbacks() const;
+  struct Stateful;
+  std::vector<Stateful> stateful() const;
 
   Engine& engine_;
   Optimizer* optimizer_;
   CheckpointOptimizer* checkpointable_;  // null: no access
   Schedule schedule_;
   std::vector<TrainingMetric*> metrics_;
+  std::vector<TrainingMetric*> restored_;  // those that go on from a loaded state
   std::vector<TrainingCallback*> callbacks_;
 
   std::atomic<bool> stop_ = false;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "oa/ml/training/snapshot.h"
 
@@ -17,6 +18,11 @@ class TrainingMetric {
   virtual void reset() = 0;  // at the start, and at every epoch's
   virtual void update_step(f64 loss, const TrainingSnapshot& snapshot) = 0;
   virtual f64 result() const = 0;  // NaN while there is nothing
+
+  // What a training that goes on inside of an epoch must know again, as JSON text; empty: nothing.
+  virtual std::string save_state() const { return {}; }
+  // Takes over such a text. DataLoss when it is none of this metric's; then nothing has changed.
+  virtual void load_state(std::string_view /*state*/) {}
 };
 
 enum class LossAggregation : u8 { Mean, Last };
@@ -31,6 +37,8 @@ class LossMetric final : public TrainingMetric {
   void reset() override;
   void update_step(f64 loss, const TrainingSnapshot& snapshot) override;
   f64 result() const override { return aggregation_ == LossAggregation::Mean ? mean() : last_; }
+  std::string save_state() const override;
+  void load_state(std::string_view state) override;
 
   u64 count() const { return count_; }
   f64 mean() const;

@@ -1,4 +1,6 @@
 // The state of a training as text, and what callbacks may ask of it.
+#include <map>
+
 #include "oa/ml/training/it_training.h"
 #include "oa/ml/training/state_text.h"
 
@@ -15,15 +17,29 @@ struct Sums {
 
 }  // namespace
 
-// Callbacks that keep a state, each under its own name; equal names are numbered.
-std::vector<std::pair<std::string, TrainingCallback*>> ItTraining::stateful_callbacks() const {
-  std::vector<std::pair<std::string, TrainingCallback*>> out;
+// A metric or a callback that keeps a state, under a name of its own: equal names are numbered.
+struct ItTraining::Stateful {
+  const char* list;        // of the state's text: "metrics" or "callbacks"
+  TrainingMetric* metric;  // null: a callback
+  std::string key;
+  std::function<std::string()> save;
+  std::function<void(std::string_view)> load;
+};
+
+std::vector<ItTraining::Stateful> ItTraining::stateful() const {
+  std::vector<Stateful> out;
   std::map<std::string, int> seen;
+  const auto add = [&](TrainingMetric* metric, const std::string& key, auto* owner) {
+    const char* list = metric != nullptr ? "metrics" : "callbacks";
+    const int number = ++seen[list + ("/" + key)];
+    out.push_back({list, metric, number == 1 ? key : fmt::format("{}#{}", key, number),
+                   [owner] { return owner->save_state(); },
+                   [owner](std::string_view text) { owner->load_state(text); }});
+  };
+  for (TrainingMetric* metric : metrics_) add(metric, metric->name(), metric);
   for (TrainingCallback* callback : callbacks_) {
     const std::string key = callback->state_key();
-    if (key.empty()) continue;
-    const int number = ++seen[key];
-    out.emplace_back(number == 1 ? key : fmt::format("{}#{}", key, number), callback);
+    if (!key.empty()) add(nullptr, key, callback);
   }
   return out;
 }
@@ -39,10 +55,10 @@ std::string ItTraining::save_state() const {
                           {"epoch_loss_count", epoch_loss_count_},
                           {"epoch_loss_sum", to_state(epoch_loss_sum_)}};
   if (last_loss_) state["last_loss"] = to_state(*last_loss_);
-  nlohmann::json& callbacks = state["callbacks"] = nlohmann::json::object();
-  for (const auto& [key, callback] : stateful_callbacks()) {
-    const std::string text = callback->save_state();
-    if (!text.empty()) callbacks[key] = nlohmann::json::parse(text);
+  for (const char* list : {"metrics", "callbacks"}) state[list] = nlohmann::json::object();
+  for (const Stateful& s : stateful()) {
+    const std::string text = s.save();
+    if (!text.empty()) state[s.list][s.key] = nlohmann::json::parse(text);
   }
   return state.dump();
 }
@@ -56,24 +72,32 @@ void ItTraining::load_state(std::string_view text) {
       state.natural("loss_count"), state.natural("epoch_loss_count"), state.number("loss_sum"),
       state.number("epoch_loss_sum"),
       state.has("last_loss") ? std::optional(state.number("last_loss")) : std::nullopt};
-  const nlohmann::json& callbacks = state.at("callbacks");
-  if (!callbacks.is_object()) state.wrong("callbacks", "an object");
+  nlohmann::json lists = {{"callbacks", state.at("callbacks")}};
+  lists["metrics"] = state.has("metrics") ? state.at("metrics") : nlohmann::json::object();
+  for (const char* list : {"metrics", "callbacks"}) {
+    if (!lists[list].is_object()) state.wrong(list, "an object");
+  }
   if (step != config().initial_step) {
     invalid(kOp, "step of the state, got {}, expected initial_step {}", step,
             config().initial_step);
   }
-  std::vector<std::pair<TrainingCallback*, std::string>> before;
+  const std::vector<Stateful> owners = stateful();
+  std::vector<std::pair<const Stateful*, std::string>> before;
   try {
-    for (const auto& [key, callback] : stateful_callbacks()) {
-      const auto found = callbacks.find(key);
-      if (found == callbacks.end()) continue;
-      std::string old = callback->save_state();
-      callback->load_state(found->dump());
-      before.emplace_back(callback, std::move(old));
+    for (const Stateful& s : owners) {
+      const auto found = lists[s.list].find(s.key);
+      if (found == lists[s.list].end()) continue;
+      std::string old = s.save();
+      s.load(found->dump());
+      before.emplace_back(&s, std::move(old));
     }
   } catch (...) {
-    for (const auto& [callback, old] : before) callback->load_state(old);
+    for (const auto& [s, old] : before) s->load(old);
     throw;
+  }
+  restored_.clear();
+  for (const auto& [s, old] : before) {
+    if (s->metric != nullptr) restored_.push_back(s->metric);
   }
   loss_count_ = sums.loss_count;
   loss_sum_ = sums.loss_sum;
