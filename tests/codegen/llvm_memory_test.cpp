@@ -294,6 +294,34 @@ TEST(LlvmMemory, ComponentVectorsOfRows) {
   }
 }
 
+// Every lane stores four neighbours into a row of its own, and nothing between the rows.
+TEST(LlvmMemory, StoresOfComponentVectorsIntoRows) {
+  for (const CpuTarget& target : targets()) {
+    for (const u32 width : {1u, 2u, 4u, 8u, 16u, 32u}) {
+      for (const u32 stride : {8u, 12u, 20u, 64u}) {
+        for (const Scalar s : {Scalar::U8, Scalar::F16, Scalar::F32, Scalar::I64}) {
+          const Kernel k = traced(width, [&] {
+            const Buffer x = param_buffer(s), y = param_buffer(s);
+            std::vector<Value> v;
+            for (u32 c = 0; c < 4; ++c) v.push_back(x.load(U32(c * width) + lane()));
+            y.store(lane() * U32(stride), vec(v));
+          });
+          const u32 count = (width - 1) * stride + 4;
+          const Guarded in(4 * width * size_bytes(s)), out(count * size_bytes(s), true);
+          for (u32 i = 0; i < 4 * width; ++i) put(s, in.as<void>(), i, sample(s, i));
+          for (u32 i = 0; i < count; ++i) put(s, out.as<void>(), i, sample(s, 3));
+          run_on(target, k, 1, {word(in.as<void>()), word(out.as<void>())});
+          for (u32 i = 0; i < count; ++i) {
+            const u32 l = i / stride, c = i % stride;
+            ASSERT_EQ(get(s, out.as<void>(), i), sample(s, c < 4 ? c * width + l : 3))
+                << name(s) << " " << width << " " << stride << " " << i;
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(LlvmMemory, ContiguousComponentVectorsUnderMasks) {
   for (const CpuTarget& target : targets()) {
     for (const u32 lanes : {2u, 4u}) {

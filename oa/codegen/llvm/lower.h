@@ -117,6 +117,7 @@ class Lowering {
   void store(ValueId id);
   void load_strided(ValueId id, const Access& a);
   void load_rows(ValueId id, const Access& a);
+  void store_rows(const Access& a, ValueId value);
   void gather(ValueId id, const Access& a);
   void store_contiguous(const Instr& instr, const Access& a, ValueId value);
   void scatter(const Access& a, ValueId value);

@@ -241,7 +241,35 @@ void Lowering::store(ValueId id) {
   if (whole && (index.stride == a.lanes || (index.stride == -1 && a.lanes == 1))) {
     return store_contiguous(instr, a, value);
   }
+  if (a.lanes == 4 && is_spread(a) && width_ >= 4) return store_rows(a, value);
   scatter(a, value);
+}
+
+// The reverse of load_rows: blocks of four lanes by four elements are transposed, then every lane's
+// elements are one short vector.
+void Lowering::store_rows(const Access& a, ValueId value) {
+  std::vector<LlvmValue> part;
+  for (u32 i = 0; i < 4; ++i) part.push_back(to_memory(a.elem, vector(value, i)));
+  std::vector<u32> order(width_);
+  const auto shuffled = [&](LlvmValue x, LlvmValue y, const auto& place) {
+    for (u32 k = 0; k < width_; ++k) order[k] = k / 4 * 4 + place(k % 4);
+    return b_.shuffle(x, y, order);
+  };
+  for (u32 r = 0; r < 4; ++r) {
+    // Lane r of every block: its elements 0 and 1, its elements 2 and 3, then both side by side.
+    const u32 pair = r / 2 * 2;
+    const auto lanes = [&](u32 k) { return pair + k / 2 + k % 2 * width_; };
+    const LlvmValue low = shuffled(part[0], part[1], lanes);
+    const LlvmValue high = shuffled(part[2], part[3], lanes);
+    const u32 from = r % 2 * 2;
+    const LlvmValue rows =
+        shuffled(low, high, [&](u32 k) { return from + k % 2 + k / 2 * width_; });
+    for (u32 l = r; l < width_; l += 4) {
+      const u32 first = l / 4 * 4;
+      const u32 row[4] = {first, first + 1, first + 2, first + 3};
+      b_.store(b_.shuffle(rows, row), spread_pointer(a, l, 0), size_bytes(a.elem));
+    }
+  }
 }
 
 void Lowering::store_contiguous(const Instr& instr, const Access& a, ValueId value) {

@@ -19,7 +19,7 @@ using kernel::Value;
 using kernel::VarValue;
 
 constexpr u32 kKept = 0, kReduced = 1;
-constexpr i64 kRegisterGangs = 8;         // rows up to this many gangs are unrolled
+constexpr i64 kRegisterGangs = 16;        // rows up to this many gangs are unrolled
 constexpr i64 kWorkgroupElements = 8192;  // CPU: elements a workgroup goes through
 constexpr u32 kChains = 4;                // independent partial states of a long row
 

@@ -166,7 +166,8 @@ struct LogitGradient {
     const Row r = row_of(e, a, classes, 1, e.count() - 1);
     const kernel::Scalar type = e.input(2).scalar();
     const auto number = [&](f64 x) { return kernel::constant(type, x); };
-    const Value p = kernel::exp((e.input(0) - e.input(2)) - e.input(3));
+    // The loss has the first exponential too; the second one is once for a row.
+    const Value p = kernel::exp(e.input(0) - e.input(2)) * kernel::exp(-e.input(3));
     const Value column = kernel::cast(e.coord(1), kernel::Scalar::U32);
     const Value hit = column == kernel::cast(r.target, kernel::Scalar::U32);
     Value d = p - kernel::select(hit, number(1), number(0));

@@ -78,6 +78,26 @@ struct Frame {
     kernel::For(begin, full, at(kBlock), [&](const Value& i) { body(i, kBlock); });
     kernel::For(full, end, at(1), [&](const Value& i) { body(i, 1); });
   }
+  // The row that begins at `at`, which differs between lanes: four elements are one access.
+  void read_row(const Buffer& from, const Value& at_row,
+                const std::function<void(const Value& d, const Value& x)>& use) const {
+    const u32 together = n.dim % 4 == 0 ? 4 : 1;
+    kernel::For(at(0), at(n.dim), at(together), [&](const Value& d) {
+      const Value x = kernel::cast(from.load(at_row + d, together), value);
+      for (u32 u = 0; u < together; ++u) {
+        use(u == 0 ? d : d + at(u), together == 1 ? x : kernel::extract(x, u));
+      }
+    });
+  }
+  void write_row(const Buffer& to, const Value& at_row,
+                 const std::function<Value(const Value& d)>& element) const {
+    const u32 together = n.dim % 4 == 0 ? 4 : 1;
+    kernel::For(at(0), at(n.dim), at(together), [&](const Value& d) {
+      std::vector<Value> x;
+      for (u32 u = 0; u < together; ++u) x.push_back(element(u == 0 ? d : d + at(u)));
+      to.store(at_row + d, together == 1 ? x[0] : kernel::vec(x));
+    });
+  }
   // A lane's own column of a row in workgroup memory.
   Value column(const Value& d) const { return d * at(width) + lane(); }
 };
@@ -190,13 +210,23 @@ struct OwnRow {
     b = bh / f.at(heads);
     h = bh % f.at(heads);
     row = first + f.lane();
+    safe = row;
+    if (length % f.width == 0) return;
     inside = row < f.at(length);
-    safe = kernel::select(inside, row, f.at(0));
+    safe = kernel::select(*inside, row, f.at(0));
+  }
+  void if_inside(const std::function<void()>& body) const {
+    if (inside) {
+      kernel::If(Bool(*inside), body);
+    } else {
+      body();
+    }
   }
   Value bh, b, h;
   Value first;  // row of the workgroup's first lane
-  Value row, inside;
-  Value safe;  // the row, or 0 where there is none
+  Value row;
+  std::optional<Value> inside;  // if not all are
+  Value safe;                   // the row, or 0 where there is none
 };
 
 // The block's scores: products of the lane's row with rows of the other side, scaled and masked.
@@ -228,8 +258,8 @@ void forward_kernel(Lower& l, const Attention::Attrs& a) {
     const Value kv_at = b * f.at(ks.batch) + kv_head * f.at(ks.head);
 
     const Shared mine(f.value, setup.cells()), sums(f.value, setup.cells());
-    f.for_dim([&](const Value& d) {
-      mine.store(f.column(d), kernel::cast(q.load(q_at + d), f.value) * scale);
+    f.read_row(q, q_at, [&](const Value& d, const Value& x) {
+      mine.store(f.column(d), x * scale);
       sums.store(f.column(d), f.number(0));
     });
     const VarValue peak(f.minus_infinity()), total(f.number(0));
@@ -275,8 +305,8 @@ void forward_kernel(Lower& l, const Attention::Attrs& a) {
     const Value sum = total.get();
     const Bool none(sum == f.number(0));
     const Value inverse = kernel::select(none, f.number(0), f.number(1) / sum);
-    kernel::If(Bool(own.inside), [&] {
-      f.for_dim([&](const Value& d) { out.store(q_at + d, sums.load(f.column(d)) * inverse); });
+    own.if_inside([&] {
+      f.write_row(out, q_at, [&](const Value& d) { return sums.load(f.column(d)) * inverse; });
       lse.store(own.bh * f.at(n.queries) + own.row,
                 kernel::select(none, f.minus_infinity(), peak.get() + kernel::log(sum)));
     });
@@ -316,11 +346,11 @@ void query_gradient(Lower& l, const Attention::Attrs& a) {
 
     const u32 cells = setup.cells();
     const Shared mine(f.value, cells), my_grad(f.value, cells), sums(f.value, cells);
-    f.for_dim([&](const Value& d) {
-      mine.store(f.column(d), kernel::cast(q.load(q_at + d), f.value) * scale);
-      my_grad.store(f.column(d), kernel::cast(grad.load(q_at + d), f.value));
+    f.read_row(q, q_at, [&](const Value& d, const Value& x) {
+      mine.store(f.column(d), x * scale);
       sums.store(f.column(d), f.number(0));
     });
+    f.read_row(grad, q_at, [&](const Value& d, const Value& x) { my_grad.store(f.column(d), x); });
     const Value end = a.causal ? kernel::min(first + f.at(f.width), f.at(n.keys)) : f.at(n.keys);
     f.for_blocks(f.at(0), end, [&](const Value& j0, i64 rows) {
       const Value base = f.wide(kv_at + j0 * f.at(ks.row));
@@ -355,9 +385,8 @@ void query_gradient(Lower& l, const Attention::Attrs& a) {
         sums.store(f.column(d), y);
       });
     });
-    kernel::If(Bool(own.inside), [&] {
-      f.for_dim([&](const Value& d) { out.store(q_at + d, sums.load(f.column(d))); });
-    });
+    own.if_inside(
+        [&] { f.write_row(out, q_at, [&](const Value& d) { return sums.load(f.column(d)); }); });
   });
   std::vector<ArgRef> args = {l.input(0), l.input(1), l.input(2),  l.input(3),
                               l.input(4), l.input(5), l.output(0), l.scalar(0)};
@@ -390,10 +419,12 @@ void key_gradient(Lower& l, const Attention::Attrs& a) {
     const u32 cells = setup.cells();
     const Shared my_key(f.value, cells), my_value(f.value, cells), key_sums(f.value, cells),
         value_sums(f.value, cells);
-    f.for_dim([&](const Value& d) {
-      my_key.store(f.column(d), kernel::cast(key.load(k_at + d), f.value));
-      my_value.store(f.column(d), kernel::cast(value.load(k_at + d), f.value));
+    f.read_row(key, k_at, [&](const Value& d, const Value& x) {
+      my_key.store(f.column(d), x);
       key_sums.store(f.column(d), f.number(0));
+    });
+    f.read_row(value, k_at, [&](const Value& d, const Value& x) {
+      my_value.store(f.column(d), x);
       value_sums.store(f.column(d), f.number(0));
     });
     kernel::For(f.at(0), f.at(sharing), f.at(1), [&](const Value& share) {
@@ -444,11 +475,9 @@ void key_gradient(Lower& l, const Attention::Attrs& a) {
         });
       });
     });
-    kernel::If(Bool(own.inside), [&] {
-      f.for_dim([&](const Value& d) {
-        out_key.store(k_at + d, key_sums.load(f.column(d)));
-        out_value.store(k_at + d, value_sums.load(f.column(d)));
-      });
+    own.if_inside([&] {
+      f.write_row(out_key, k_at, [&](const Value& d) { return key_sums.load(f.column(d)); });
+      f.write_row(out_value, k_at, [&](const Value& d) { return value_sums.load(f.column(d)); });
     });
   });
   std::vector<ArgRef> args = {l.input(0), l.input(1),  l.input(2),  l.input(3), l.input(4),
@@ -499,6 +528,8 @@ void Attention::samples(Samples& s) {
       s.call({{shape(2, 2, 19, 8), t}, {shape(2, 2, 19, 8), t}, {shape(2, 2, 19, 8), t}},
              Attrs{inner, true, 0.35});
     }
+    s.call({{shape(1, 2, 32, 4)}, {shape(1, 2, 32, 4)}, {shape(1, 2, 32, 4)}},
+           Attrs{inner, true, 0.5});
     s.call({{shape(1, 4, 5, 3)}, {shape(1, 2, 11, 3)}, {shape(1, 2, 11, 3)}},
            Attrs{inner, false, 0.5});
     s.call({{shape(1, 4, 9, 6)}, {shape(1, 1, 4, 6)}, {shape(1, 1, 4, 6)}, {{1, 4, 1, 4}}},
@@ -541,6 +572,13 @@ void AttentionBackward::samples(Samples& s) {
           {{1, 2, 5}, DType::F32, 2, 3},
           {{1, 2, 5}}},
          Attrs{false, false, 0.5});
+  s.call({{{1, 32, 2, 4}},
+          {{1, 32, 2, 4}},
+          {{1, 32, 2, 4}},
+          {{1, 32, 2, 4}},
+          {{1, 2, 32}, DType::F32, 2, 3},
+          {{1, 2, 32}}},
+         Attrs{true, true, 0.5});
 }
 
 }  // namespace oa::ml::matrix
