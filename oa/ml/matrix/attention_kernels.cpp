@@ -12,6 +12,8 @@
 #include "oa/matrix/kernel_tools.h"
 #include "oa/matrix/movement.h"
 #include "oa/matrix/reduce.h"
+#include "oa/ml/matrix/attention_frame.h"
+#include "oa/ml/matrix/attention_tiled.h"
 
 namespace oa::ml::matrix {
 namespace {
@@ -30,39 +32,14 @@ using kernel::VarValue;
 
 constexpr i64 kBlock = 8;  // rows of the other side that are worked on together
 
-struct Sizes {
-  i64 batch, heads, kv_heads, queries, keys, dim;
-};
-
-Sizes sizes_of(const Shape& q, const Shape& k, bool heads_inner) {
-  const u32 h = heads_inner ? 2 : 1, s = heads_inner ? 1 : 2;
-  return {q[0], q[h], k[h], q[s], k[s], q[3]};
-}
-
-// Where row (b, h, s) of an operand begins.
-struct Rows {
-  Rows(i64 heads, i64 length, i64 dim, bool heads_inner)
-      : batch(heads * length * dim),
-        head(heads_inner ? dim : length * dim),
-        row(heads_inner ? heads * dim : dim) {}
-  i64 batch, head, row;
-};
-
-// Everything that the bodies of the kernels share while one is traced.
-struct Frame {
-  kernel::Scalar elem;   // in memory
-  kernel::Scalar value;  // in registers
-  kernel::Scalar type;   // of positions
-  Sizes n;
+// Positions and rows of the kernels whose lanes own a row each.
+struct Frame : AttentionFrame {
   i64 width;
 
-  Value at(i64 x) const { return index(type, x); }
-  Value number(f64 x) const { return kernel::constant(value, x); }
   Value lane() const { return kernel::cast(kernel::lane(), type); }
   // A position that is the same in every lane. In 64 bits constant distances fold into the loads.
   Value wide(const Value& x) const { return kernel::cast(x, kernel::Scalar::U64); }
   Value wide(i64 x) const { return index(kernel::Scalar::U64, x); }
-  Value minus_infinity() const { return number(-std::numeric_limits<f64>::infinity()); }
 
   // Calls body(d) for every element of a row, a few per turn of the loop.
   void for_dim(const std::function<void(const Value&)>& body) const {
@@ -133,7 +110,7 @@ void need_heads(const Infer& in, bool heads_inner) {
   }
 }
 
-void need_mask(const Infer& in, u32 i, const Sizes& n) {
+void need_mask(const Infer& in, u32 i, const AttentionSizes& n) {
   if (i >= in.count()) return;
   const Shape full{n.batch, n.heads, n.queries, n.keys};
   if (in.shape(i).rank() != 4 || broadcast_shapes(in.op(), in.shape(i), full) != full ||
@@ -143,61 +120,17 @@ void need_mask(const Infer& in, u32 i, const Sizes& n) {
   }
 }
 
-Shape row_shape(const Sizes& n) { return {n.batch, n.heads, n.queries}; }
+Shape row_shape(const AttentionSizes& n) { return {n.batch, n.heads, n.queries}; }
 
-// The mask's element for (b, h, i, j), if operand `input` is there; extents of 1 repeat.
-struct MaskAt {
-  // Makes the kernel's parameter.
-  MaskAt(const Lower& l, u32 input) {
-    if (input >= l.count()) return;
-    buffer = kernel::param_buffer(graph::element_scalar(l.in(input).dtype));
-    shape = l.in(input).shape;
-  }
-  Value operator()(const Frame& f, const Value& b, const Value& h, const Value& i,
-                   const Value& j) const {
-    const Value* const coords[] = {&b, &h, &i, &j};
-    Value position = f.at(0);
-    i64 stride = 1;
-    for (u32 a = 4; a-- > 0;) {
-      if (shape[a] != 1) position = position + *coords[a] * f.at(stride);
-      stride *= shape[a];
-    }
-    return kernel::cast(buffer->load(position), f.value);
-  }
-  std::optional<Buffer> buffer;
-  Shape shape;
-};
-
-// What the three kernels decide before they are traced.
-struct Setup {
-  // A lane keeps `arrays` columns in workgroup memory; the mask is operand `mask_input`, if any.
+struct Setup : AttentionCall {
+  // A lane keeps `arrays` columns in workgroup memory; the mask is operand `mask`, if any.
   Setup(const Lower& l, const Attention::Attrs& a, u32 arrays, u32 mask)
-      : n(sizes_of(l.in(0).shape, l.in(1).shape, a.heads_inner)),
-        qs(n.heads, n.queries, n.dim, a.heads_inner),
-        ks(n.kv_heads, n.keys, n.dim, a.heads_inner),
-        mask_input(mask) {
-    const kernel::Scalar elem = graph::element_scalar(l.in(0).dtype);
-    const kernel::Scalar value = kernel::value_scalar(elem);
-    i64 most = 0;
-    for (u32 i = 0; i < l.count(); ++i) most = std::max(most, l.in(i).shape.elements());
-    f = {elem, value, index_type(most), n, width_for(l.target(), n.dim, arrays, value)};
-    pairs = static_cast<f64>(n.batch * n.heads) * static_cast<f64>(n.queries * n.keys) *
-            (a.causal ? 0.5 : 1);
-  }
-  u32 width() const { return static_cast<u32>(f.width); }
-  u32 cells() const { return static_cast<u32>(n.dim * f.width); }
+      : AttentionCall(l, a, mask),
+        frame{AttentionCall::f, width_for(l.target(), n.dim, arrays, AttentionCall::f.value)} {}
+  u32 width() const { return static_cast<u32>(frame.width); }
+  u32 cells() const { return static_cast<u32>(n.dim * frame.width); }
 
-  // `flops`: for each pair of a query and a key that see each other, and element of a row.
-  void launch(Lower& l, kernel::Kernel k, i64 groups, std::vector<ArgRef> args, f64 flops) const {
-    if (mask_input < l.count()) args.push_back(l.input(mask_input));
-    l.launch(std::move(k), groups, std::move(args), flops * pairs * static_cast<f64>(n.dim));
-  }
-
-  Sizes n;
-  Rows qs, ks;
-  Frame f{};
-  u32 mask_input;
-  f64 pairs = 0;
+  Frame frame;
 };
 
 // The row that a lane owns: workgroups go block by block over the rows of each head.
@@ -229,19 +162,11 @@ struct OwnRow {
   Value safe;                   // the row, or 0 where there is none
 };
 
-// The block's scores: products of the lane's row with rows of the other side, scaled and masked.
-Value masked(const Frame& f, const MaskAt& mask, bool causal, Value score, const Value& b,
-             const Value& h, const Value& i, const Value& j) {
-  if (mask.buffer) score = score + mask(f, b, h, i, j);
-  if (causal) score = kernel::select(j > i, f.minus_infinity(), score);
-  return score;
-}
-
 void forward_kernel(Lower& l, const Attention::Attrs& a) {
   const Setup setup(l, a, 2, 3);
-  const Sizes& n = setup.n;
-  const Frame& f = setup.f;
-  const Rows &qs = setup.qs, &ks = setup.ks;
+  const AttentionSizes& n = setup.n;
+  const Frame& f = setup.frame;
+  const AttentionRows &qs = setup.qs, &ks = setup.ks;
   const kernel::Scalar lse_type = graph::element_scalar(l.out(1).dtype);
 
   kernel::Kernel k = kernel::trace("attention", l.target(), setup.width(), [&] {
@@ -249,7 +174,7 @@ void forward_kernel(Lower& l, const Attention::Attrs& a) {
                  value = kernel::param_buffer(f.elem), out = kernel::param_buffer(f.elem),
                  lse = kernel::param_buffer(lse_type);
     const Value scale = kernel::cast(kernel::param_f32(), f.value);
-    const MaskAt mask(l, setup.mask_input);
+    const AttentionMask mask(l, setup.mask_input);
 
     const OwnRow own(f, n.heads, n.queries);
     const Value &b = own.b, &h = own.h, &first = own.first, &safe_row = own.safe;
@@ -320,9 +245,9 @@ void forward_kernel(Lower& l, const Attention::Attrs& a) {
 // The gradient of q: a lane owns a query row.
 void query_gradient(Lower& l, const Attention::Attrs& a) {
   const Setup setup(l, a, 3, 6);
-  const Sizes& n = setup.n;
-  const Frame& f = setup.f;
-  const Rows &qs = setup.qs, &ks = setup.ks;
+  const AttentionSizes& n = setup.n;
+  const Frame& f = setup.frame;
+  const AttentionRows &qs = setup.qs, &ks = setup.ks;
   const kernel::Scalar lse_type = graph::element_scalar(l.in(4).dtype);
 
   kernel::Kernel k = kernel::trace("attention_dq", l.target(), setup.width(), [&] {
@@ -332,7 +257,7 @@ void query_gradient(Lower& l, const Attention::Attrs& a) {
                  delta = kernel::param_buffer(graph::element_scalar(l.in(5).dtype)),
                  out = kernel::param_buffer(f.elem);
     const Value scale = kernel::cast(kernel::param_f32(), f.value);
-    const MaskAt mask(l, setup.mask_input);
+    const AttentionMask mask(l, setup.mask_input);
 
     const OwnRow own(f, n.heads, n.queries);
     const Value &b = own.b, &h = own.h, &first = own.first, &safe_row = own.safe;
@@ -397,9 +322,9 @@ void query_gradient(Lower& l, const Attention::Attrs& a) {
 // The gradients of k and v: a lane owns a key row and walks over the queries of its heads.
 void key_gradient(Lower& l, const Attention::Attrs& a) {
   const Setup setup(l, a, 4, 6);
-  const Sizes& n = setup.n;
-  const Frame& f = setup.f;
-  const Rows &qs = setup.qs, &ks = setup.ks;
+  const AttentionSizes& n = setup.n;
+  const Frame& f = setup.frame;
+  const AttentionRows &qs = setup.qs, &ks = setup.ks;
   const i64 sharing = n.heads / n.kv_heads;
   const kernel::Scalar lse_type = graph::element_scalar(l.in(4).dtype);
 
@@ -410,7 +335,7 @@ void key_gradient(Lower& l, const Attention::Attrs& a) {
                  delta = kernel::param_buffer(graph::element_scalar(l.in(5).dtype)),
                  out_key = kernel::param_buffer(f.elem), out_value = kernel::param_buffer(f.elem);
     const Value scale = kernel::cast(kernel::param_f32(), f.value);
-    const MaskAt mask(l, setup.mask_input);
+    const AttentionMask mask(l, setup.mask_input);
 
     const OwnRow own(f, n.kv_heads, n.keys);
     const Value &b = own.b, &kv_head = own.h, &first = own.first, &safe_row = own.safe;
@@ -493,7 +418,7 @@ DType statistics_type(DType t) { return t == DType::F64 ? DType::F64 : DType::F3
 void Attention::infer(Infer& in, const Attrs& a) {
   need_operands(in, 3);
   need_heads(in, a.heads_inner);
-  const Sizes n = sizes_of(in.shape(0), in.shape(1), a.heads_inner);
+  const AttentionSizes n = AttentionSizes::of(in.shape(0), in.shape(1), a.heads_inner);
   need_mask(in, 3, n);
   in.out(in.dtype(0), in.shape(0));
   in.out(statistics_type(in.dtype(0)), row_shape(n));
@@ -501,7 +426,7 @@ void Attention::infer(Infer& in, const Attrs& a) {
 
 void Attention::lower(Lower& l, const Attrs& a) {
   if (l.out().shape.elements() == 0 && l.out(1).shape.elements() == 0) return;
-  forward_kernel(l, a);
+  if (!tiled_attention(l, a)) forward_kernel(l, a);
 }
 
 std::vector<graph::TensorRef> Attention::gradient(const graph::Gradient& g, const Attrs& a) {
@@ -548,7 +473,7 @@ void Attention::samples(Samples& s) {
 void AttentionBackward::infer(Infer& in, const Attrs& a) {
   need_operands(in, 4);
   need_heads(in, a.heads_inner);
-  const Sizes n = sizes_of(in.shape(0), in.shape(1), a.heads_inner);
+  const AttentionSizes n = AttentionSizes::of(in.shape(0), in.shape(1), a.heads_inner);
   for (u32 i : {4u, 5u}) {
     if (in.shape(i) != row_shape(n) || in.dtype(i) != statistics_type(in.dtype(0))) {
       in.reject("operand {} does not fit, got {} {}, expected {} {}", i, token(in.dtype(i)),
@@ -560,8 +485,8 @@ void AttentionBackward::infer(Infer& in, const Attrs& a) {
 }
 
 void AttentionBackward::lower(Lower& l, const Attrs& a) {
-  if (l.out(0).shape.elements() > 0) query_gradient(l, a);
-  if (l.out(1).shape.elements() > 0) key_gradient(l, a);
+  if (l.out(0).shape.elements() > 0 && !tiled_query_gradient(l, a)) query_gradient(l, a);
+  if (l.out(1).shape.elements() > 0 && !tiled_key_gradient(l, a)) key_gradient(l, a);
 }
 
 void AttentionBackward::samples(Samples& s) {

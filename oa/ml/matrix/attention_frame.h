@@ -1,0 +1,107 @@
+// What the attention kernels share while one is traced: sizes, where rows lie, the mask.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+
+#include "oa/graph/lower.h"
+#include "oa/matrix/kernel_tools.h"
+#include "oa/ml/matrix/attention_kernels.h"
+
+namespace oa::ml::matrix {
+
+using kernel::Value;
+
+struct AttentionSizes {
+  i64 batch, heads, kv_heads, queries, keys, dim;
+
+  static AttentionSizes of(const Shape& q, const Shape& k, bool heads_inner) {
+    const u32 h = heads_inner ? 2 : 1, s = heads_inner ? 1 : 2;
+    return {q[0], q[h], k[h], q[s], k[s], q[3]};
+  }
+};
+
+// Where row (b, h, s) of an operand begins.
+struct AttentionRows {
+  AttentionRows(i64 heads, i64 length, i64 dim, bool heads_inner)
+      : batch(heads * length * dim),
+        head(heads_inner ? dim : length * dim),
+        row(heads_inner ? heads * dim : dim) {}
+  i64 batch, head, row;
+};
+
+// Everything that the bodies of the kernels share while one is traced.
+struct AttentionFrame {
+  kernel::Scalar elem;   // in memory
+  kernel::Scalar value;  // in registers
+  kernel::Scalar type;   // of positions
+  AttentionSizes n;
+
+  Value at(i64 x) const { return oa::matrix::index(type, x); }
+  Value number(f64 x) const { return kernel::constant(value, x); }
+  Value minus_infinity() const { return number(-std::numeric_limits<f64>::infinity()); }
+};
+
+// The mask's element for (b, h, i, j), if operand `input` is there; extents of 1 repeat.
+struct AttentionMask {
+  // Makes the kernel's parameter.
+  AttentionMask(const graph::Lower& l, u32 input) {
+    if (input >= l.count()) return;
+    buffer = kernel::param_buffer(graph::element_scalar(l.in(input).dtype));
+    shape = l.in(input).shape;
+  }
+  Value operator()(const AttentionFrame& f, const Value& b, const Value& h, const Value& i,
+                   const Value& j) const {
+    const Value* const coords[] = {&b, &h, &i, &j};
+    Value position = f.at(0);
+    i64 stride = 1;
+    for (u32 a = 4; a-- > 0;) {
+      if (shape[a] != 1) position = position + *coords[a] * f.at(stride);
+      stride *= shape[a];
+    }
+    return kernel::cast(buffer->load(position), f.value);
+  }
+  std::optional<kernel::Buffer> buffer;
+  Shape shape;
+};
+
+// A call of one of the kernels.
+struct AttentionCall {
+  // The mask is operand `mask`, if that exists.
+  AttentionCall(const graph::Lower& l, const Attention::Attrs& a, u32 mask)
+      : n(AttentionSizes::of(l.in(0).shape, l.in(1).shape, a.heads_inner)),
+        qs(n.heads, n.queries, n.dim, a.heads_inner),
+        ks(n.kv_heads, n.keys, n.dim, a.heads_inner),
+        mask_input(mask) {
+    const kernel::Scalar elem = graph::element_scalar(l.in(0).dtype);
+    i64 most = 0;
+    for (u32 i = 0; i < l.count(); ++i) most = std::max(most, l.in(i).shape.elements());
+    f = {elem, kernel::value_scalar(elem), oa::matrix::index_type(most), n};
+    pairs = static_cast<f64>(n.batch * n.heads) * static_cast<f64>(n.queries * n.keys) *
+            (a.causal ? 0.5 : 1);
+  }
+
+  // `flops`: for each pair of a query and a key that see each other, and element of a row.
+  void launch(graph::Lower& l, kernel::Kernel k, i64 groups, std::vector<graph::ArgRef> args,
+              f64 flops) const {
+    if (mask_input < l.count()) args.push_back(l.input(mask_input));
+    l.launch(std::move(k), groups, std::move(args), flops * pairs * static_cast<f64>(n.dim));
+  }
+
+  AttentionSizes n;
+  AttentionRows qs, ks;
+  AttentionFrame f{};
+  u32 mask_input;
+  f64 pairs = 0;
+};
+
+// The score of query i and key j as the softmax takes it.
+inline Value masked(const AttentionFrame& f, const AttentionMask& mask, bool causal, Value score,
+                    const Value& b, const Value& h, const Value& i, const Value& j) {
+  if (mask.buffer) score = score + mask(f, b, h, i, j);
+  if (causal) score = kernel::select(j > i, f.minus_infinity(), score);
+  return score;
+}
+
+}  // namespace oa::ml::matrix

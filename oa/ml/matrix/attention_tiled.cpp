@@ -1,0 +1,484 @@
+// A tile of products is spread over the lanes as row lanes x 8 column lanes: a lane has 4 rows, a
+// row lane's distance apart, and `each` columns, 8 apart, so that neighbouring lanes read
+// neighbouring rows of workgroup memory. A row of scores belongs to 8 lanes of one subgroup, which
+// exchange its maximum and sum directly. Results have 4 neighbouring columns of every 32 per lane.
+//
+// Tiles lie row by row, four elements longer than the rows are: rows then begin in other banks.
+#include "oa/ml/matrix/attention_tiled.h"
+
+#include <array>
+
+#include "oa/kernel/math.h"
+#include "oa/ml/matrix/attention_frame.h"
+
+namespace oa::ml::matrix {
+namespace {
+
+using graph::ArgRef;
+using graph::Lower;
+using kernel::Bool;
+using kernel::Buffer;
+using kernel::Shared;
+using kernel::U32;
+using kernel::VarValue;
+using oa::matrix::ceil_div;
+
+constexpr u32 kRows = 4;     // of a lane
+constexpr u32 kColumns = 8;  // lanes that share a row
+constexpr u32 kPad = 4;      // elements behind each row
+
+struct TileShape {
+  u32 rows;  // of the workgroup's own side
+  u32 each;  // columns of scores per lane
+
+  u32 row_lanes() const { return rows / kRows; }
+  u32 lanes() const { return row_lanes() * kColumns; }
+  u32 columns() const { return kColumns * each; }  // rows of the other side
+};
+
+// `own`, `other`: tiles of rows that a kernel keeps of each side; `scores`: tiles of scores.
+std::optional<TileShape> choose_tile(const Lower& l, const AttentionCall& c, i64 own_length,
+                                     i64 other_length, u32 own, u32 other, u32 scores) {
+  const kernel::Target& t = l.target();
+  if (t.is_cpu() || c.f.value != kernel::Scalar::F32 || c.n.dim % 32 != 0) return std::nullopt;
+  if (t.subgroup < kColumns || own_length == 0 || other_length == 0) return std::nullopt;
+  for (const u32 rows : {64u, 32u, 16u}) {
+    for (const u32 each : {4u, 2u}) {
+      const TileShape shape{rows, each};
+      // Half of a tile may be empty, not more.
+      if (rows > 16 && rows >= 2 * own_length) continue;
+      if (each > 2 && shape.columns() >= 2 * other_length) continue;
+      const i64 floats = (own * rows + other * shape.columns()) * (c.n.dim + kPad) +
+                         scores * rows * (shape.columns() + kPad);
+      if (floats * 4 <= t.shared_bytes && shape.lanes() % t.subgroup == 0) return shape;
+    }
+  }
+  return std::nullopt;
+}
+
+using Scores = std::vector<VarValue>;  // [kRows][each] of a lane
+
+class Tile {
+ public:
+  Tile(const AttentionFrame& f, const TileShape& shape)
+      : f_(f),
+        shape_(shape),
+        pitch_(static_cast<u32>(f.n.dim) + kPad),
+        row_lane_(kernel::lane() / U32(kColumns)),
+        column_lane_(kernel::lane() % U32(kColumns)) {}
+
+  Shared rows_of(u32 count) const { return {f_.value, count * pitch_}; }
+  Shared scores() const { return {f_.value, shape_.rows * score_pitch()}; }
+
+  // Places within the tile: row i of this lane, score column j.
+  U32 row(u32 i) const { return row_lane_ + U32(i * shape_.row_lanes()); }
+  U32 column(u32 j) const { return column_lane_ + U32(j * kColumns); }
+
+  // Copies rows first .. first + count of a head, which begins at `base`; past the end the last row
+  // is there again.
+  void load(const Shared& to, u32 count, const Buffer& from, const Value& base, i64 stride,
+            const Value& first, i64 length, const Value* scale = nullptr) const {
+    const u32 per_row = static_cast<u32>(f_.n.dim) / 4;
+    const u32 units = static_cast<u32>(ceil_div(count * per_row, shape_.lanes()));
+    const bool even = count * per_row % shape_.lanes() == 0;
+    for (u32 u = 0; u < units; ++u) {
+      const U32 id = kernel::lane() + U32(u * shape_.lanes());
+      const U32 r = id / U32(per_row), d = id % U32(per_row) * U32(4);
+      const auto copy = [&] {
+        const Value last = f_.at(length - 1);
+        const Value row = kernel::min(first + kernel::cast(r, f_.type), last);
+        Value x = kernel::cast(from.load(base + row * f_.at(stride) + kernel::cast(d, f_.type), 4),
+                               f_.value);
+        if (scale) {
+          std::vector<Value> scaled;
+          for (u32 i = 0; i < 4; ++i) scaled.push_back(kernel::extract(x, i) * *scale);
+          x = kernel::vec(scaled);
+        }
+        to.store(r * U32(pitch_) + d, x);
+      };
+      if (even || u + 1 < units) {
+        copy();
+      } else {
+        kernel::If(id < U32(count * per_row), copy);
+      }
+    }
+  }
+
+  // own x other^T: this lane's rectangle.
+  Scores products(const Shared& own, const Shared& other) const {
+    Scores sums;
+    for (u32 i = 0; i < kRows * shape_.each; ++i) sums.emplace_back(f_.number(0));
+    kernel::For(U32(0), U32(static_cast<u32>(f_.n.dim)), U32(8), [&](const Value& begin) {
+      for (u32 u = 0; u < 8; u += 4) {
+        const U32 d = U32(begin) + U32(u);
+        const auto a = lines(own, [&](u32 i) { return row(i); }, kRows, d);
+        const auto b = lines(other, [&](u32 j) { return column(j); }, shape_.each, d);
+        for (u32 i = 0; i < kRows; ++i) {
+          for (u32 j = 0; j < shape_.each; ++j) {
+            VarValue& sum = sums[i * shape_.each + j];
+            Value s = sum.get();
+            for (u32 x = 0; x < 4; ++x) s = kernel::fma(a[i][x], b[j][x], s);
+            sum.set(s);
+          }
+        }
+      }
+    });
+    return sums;
+  }
+
+  void store_scores(const Shared& to, const std::vector<Value>& values) const {
+    for (u32 i = 0; i < kRows; ++i) {
+      for (u32 j = 0; j < shape_.each; ++j) {
+        to.store(row(i) * U32(score_pitch()) + column(j), values[i * shape_.each + j]);
+      }
+    }
+  }
+
+  // Results of this lane: [kRows][dim / 8].
+  std::vector<VarValue> zeros() const {
+    std::vector<VarValue> sums;
+    for (u32 i = 0; i < kRows * wide(); ++i) sums.emplace_back(f_.number(0));
+    return sums;
+  }
+
+  // sums += scores x other.
+  void accumulate(std::vector<VarValue>& sums, const Shared& scores, const Shared& other) const {
+    kernel::For(U32(0), U32(shape_.columns()), U32(4), [&](const Value& begin) {
+      const U32 c(begin);
+      std::vector<Value> p;
+      for (u32 i = 0; i < kRows; ++i) p.push_back(scores.load(row(i) * U32(score_pitch()) + c, 4));
+      for (u32 x = 0; x < 4; ++x) {
+        for (u32 m = 0; m < wide(); m += 4) {
+          const Value v = other.load((c + U32(x)) * U32(pitch_) + result_column(m), 4);
+          for (u32 i = 0; i < kRows; ++i) {
+            for (u32 k = 0; k < 4; ++k) {
+              VarValue& sum = sums[i * wide() + m + k];
+              sum.set(kernel::fma(kernel::extract(p[i], x), kernel::extract(v, k), sum.get()));
+            }
+          }
+        }
+      }
+    });
+  }
+
+  void scale_row(std::vector<VarValue>& sums, u32 i, const Value& factor) const {
+    for (u32 m = 0; m < wide(); ++m) {
+      VarValue& sum = sums[i * wide() + m];
+      sum.set(sum.get() * factor);
+    }
+  }
+
+  // Writes the rows that exist, from row `first` of the head on.
+  void store(const Buffer& to, const Value& base, i64 stride, const Value& first, i64 length,
+             const std::vector<VarValue>& sums) const {
+    for (u32 i = 0; i < kRows; ++i) {
+      const Value r = first + kernel::cast(row(i), f_.type);
+      kernel::If(Bool(r < f_.at(length)), [&] {
+        for (u32 m = 0; m < wide(); m += 4) {
+          std::vector<Value> v;
+          for (u32 k = 0; k < 4; ++k) v.push_back(sums[i * wide() + m + k].get());
+          to.store(base + r * f_.at(stride) + kernel::cast(result_column(m), f_.type),
+                   kernel::vec(v));
+        }
+      });
+    }
+  }
+
+  // Combines what the 8 lanes of a row have.
+  static Value over_row(Value v, const std::function<Value(const Value&, const Value&)>& combine) {
+    for (u32 apart = 1; apart < kColumns; apart *= 2) {
+      v = combine(v, kernel::shuffle_xor(v, apart));
+    }
+    return v;
+  }
+
+ private:
+  u32 wide() const { return static_cast<u32>(f_.n.dim) / kColumns; }
+  u32 score_pitch() const { return shape_.columns() + kPad; }
+  U32 result_column(u32 m) const { return column_lane_ * U32(4) + U32(m * kColumns); }
+
+  // Four elements from d on of `count` rows of a tile.
+  std::vector<std::array<Value, 4>> lines(const Shared& from, const std::function<U32(u32)>& place,
+                                          u32 count, const U32& d) const {
+    std::vector<std::array<Value, 4>> result;
+    for (u32 i = 0; i < count; ++i) {
+      const Value v = from.load(place(i) * U32(pitch_) + d, 4);
+      result.push_back({kernel::extract(v, 0), kernel::extract(v, 1), kernel::extract(v, 2),
+                        kernel::extract(v, 3)});
+    }
+    return result;
+  }
+
+  const AttentionFrame& f_;
+  TileShape shape_;
+  u32 pitch_;
+  U32 row_lane_, column_lane_;
+};
+
+// Which rows of which head a workgroup owns.
+struct OwnTile {
+  OwnTile(const AttentionFrame& f, const TileShape& shape, i64 heads, i64 length) {
+    const i64 blocks = ceil_div(length, shape.rows);
+    const Value g = kernel::cast(kernel::group(), f.type);
+    bh = g / f.at(blocks);
+    first = g % f.at(blocks) * f.at(shape.rows);
+    b = bh / f.at(heads);
+    h = bh % f.at(heads);
+  }
+  static i64 groups(const TileShape& shape, i64 heads, i64 length) {
+    return heads * ceil_div(length, shape.rows);
+  }
+  Value bh, b, h, first;
+};
+
+// The first block of the other side that sees nothing of this workgroup's queries.
+Value key_blocks(const AttentionFrame& f, const TileShape& shape, bool causal, const Value& first) {
+  const Value all = f.at(f.n.keys);
+  const Value end = causal ? kernel::min(first + f.at(shape.rows), all) : all;
+  return (end + f.at(shape.columns() - 1)) / f.at(shape.columns());
+}
+
+}  // namespace
+
+bool tiled_attention(Lower& l, const Attention::Attrs& a) {
+  const AttentionCall call(l, a, 3);
+  const AttentionSizes& n = call.n;
+  const AttentionFrame& f = call.f;
+  const auto shape = choose_tile(l, call, n.queries, n.keys, 1, 2, 1);
+  if (!shape) return false;
+  const kernel::Scalar lse_type = graph::element_scalar(l.out(1).dtype);
+
+  kernel::Kernel k = kernel::trace("attention_tiles", l.target(), shape->lanes(), [&] {
+    const Buffer q = kernel::param_buffer(f.elem), key = kernel::param_buffer(f.elem),
+                 value = kernel::param_buffer(f.elem), out = kernel::param_buffer(f.elem),
+                 lse = kernel::param_buffer(lse_type);
+    const Value scale = kernel::cast(kernel::param_f32(), f.value);
+    const AttentionMask mask(l, call.mask_input);
+    const OwnTile own(f, *shape, n.heads, n.queries);
+    const Value q_at = own.b * f.at(call.qs.batch) + own.h * f.at(call.qs.head);
+    const Value kv_at =
+        own.b * f.at(call.ks.batch) + own.h / f.at(n.heads / n.kv_heads) * f.at(call.ks.head);
+
+    const Tile tile(f, *shape);
+    const Shared mine = tile.rows_of(shape->rows), keys = tile.rows_of(shape->columns()),
+                 values = tile.rows_of(shape->columns()), weights = tile.scores();
+    tile.load(mine, shape->rows, q, q_at, call.qs.row, own.first, n.queries, &scale);
+    std::vector<VarValue> sums = tile.zeros(), peak, total;
+    std::vector<Value> query, safe_query;
+    for (u32 i = 0; i < kRows; ++i) {
+      peak.emplace_back(f.minus_infinity());
+      total.emplace_back(f.number(0));
+      query.push_back(own.first + kernel::cast(tile.row(i), f.type));
+      safe_query.push_back(kernel::min(query[i], f.at(n.queries - 1)));
+    }
+    kernel::For(f.at(0), key_blocks(f, *shape, a.causal, own.first), f.at(1), [&](const Value& j) {
+      const Value first = j * f.at(shape->columns());
+      kernel::barrier();
+      tile.load(keys, shape->columns(), key, kv_at, call.ks.row, first, n.keys);
+      tile.load(values, shape->columns(), value, kv_at, call.ks.row, first, n.keys);
+      kernel::barrier();
+      const Scores scores = tile.products(mine, keys);
+      std::vector<Value> p;
+      for (u32 i = 0; i < kRows; ++i) {
+        Value top = peak[i].get();
+        std::vector<Value> x;
+        for (u32 c = 0; c < shape->each; ++c) {
+          const Value at = first + kernel::cast(tile.column(c), f.type);
+          const Value safe = kernel::min(at, f.at(n.keys - 1));
+          Value s = masked(f, mask, a.causal, scores[i * shape->each + c].get(), own.b, own.h,
+                           safe_query[i], safe);
+          if (n.keys % shape->columns() != 0) {
+            s = kernel::select(at < f.at(n.keys), s, f.minus_infinity());
+          }
+          x.push_back(s);
+          top = kernel::max(top, s);
+        }
+        top = Tile::over_row(top, [](const Value& u, const Value& v) { return kernel::max(u, v); });
+        // A row without a key so far stays at nothing.
+        const Value shift = kernel::select(top == f.minus_infinity(), f.number(0), top);
+        const Value fade = kernel::exp(peak[i].get() - shift);
+        Value sum = f.number(0);
+        for (Value& s : x) {
+          s = kernel::exp(s - shift);
+          sum = sum + s;
+          p.push_back(s);
+        }
+        sum = Tile::over_row(sum, [](const Value& u, const Value& v) { return u + v; });
+        total[i].set(total[i].get() * fade + sum);
+        peak[i].set(top);
+        tile.scale_row(sums, i, fade);
+      }
+      tile.store_scores(weights, p);
+      kernel::barrier();
+      tile.accumulate(sums, weights, values);
+    });
+    for (u32 i = 0; i < kRows; ++i) {
+      const Value sum = total[i].get();
+      const Bool none(sum == f.number(0));
+      tile.scale_row(sums, i, kernel::select(none, f.number(0), f.number(1) / sum));
+      const Bool writes = Bool(query[i] < f.at(n.queries)) & (tile.column(0) == U32(0));
+      kernel::If(writes, [&] {
+        lse.store(own.bh * f.at(n.queries) + query[i],
+                  kernel::select(none, f.minus_infinity(), peak[i].get() + kernel::log(sum)));
+      });
+    }
+    tile.store(out, q_at, call.qs.row, own.first, n.queries, sums);
+  });
+  std::vector<ArgRef> args = {l.input(0),  l.input(1),  l.input(2),
+                              l.output(0), l.output(1), l.scalar(0)};
+  call.launch(l, std::move(k), OwnTile::groups(*shape, n.batch * n.heads, n.queries),
+              std::move(args), 4);
+  return true;
+}
+
+bool tiled_query_gradient(Lower& l, const Attention::Attrs& a) {
+  const AttentionCall call(l, a, 6);
+  const AttentionSizes& n = call.n;
+  const AttentionFrame& f = call.f;
+  const auto shape = choose_tile(l, call, n.queries, n.keys, 2, 2, 1);
+  if (!shape) return false;
+
+  kernel::Kernel k = kernel::trace("attention_dq_tiles", l.target(), shape->lanes(), [&] {
+    const Buffer q = kernel::param_buffer(f.elem), key = kernel::param_buffer(f.elem),
+                 value = kernel::param_buffer(f.elem), grad = kernel::param_buffer(f.elem),
+                 lse = kernel::param_buffer(graph::element_scalar(l.in(4).dtype)),
+                 delta = kernel::param_buffer(graph::element_scalar(l.in(5).dtype)),
+                 out = kernel::param_buffer(f.elem);
+    const Value scale = kernel::cast(kernel::param_f32(), f.value);
+    const AttentionMask mask(l, call.mask_input);
+    const OwnTile own(f, *shape, n.heads, n.queries);
+    const Value q_at = own.b * f.at(call.qs.batch) + own.h * f.at(call.qs.head);
+    const Value kv_at =
+        own.b * f.at(call.ks.batch) + own.h / f.at(n.heads / n.kv_heads) * f.at(call.ks.head);
+
+    const Tile tile(f, *shape);
+    const Shared mine = tile.rows_of(shape->rows), my_grad = tile.rows_of(shape->rows),
+                 keys = tile.rows_of(shape->columns()), values = tile.rows_of(shape->columns()),
+                 changes = tile.scores();
+    tile.load(mine, shape->rows, q, q_at, call.qs.row, own.first, n.queries, &scale);
+    tile.load(my_grad, shape->rows, grad, q_at, call.qs.row, own.first, n.queries);
+    std::vector<VarValue> sums = tile.zeros();
+    std::vector<Value> query, shift, mean;
+    for (u32 i = 0; i < kRows; ++i) {
+      query.push_back(
+          kernel::min(own.first + kernel::cast(tile.row(i), f.type), f.at(n.queries - 1)));
+      const Value at = own.bh * f.at(n.queries) + query[i];
+      const Value sum = kernel::cast(lse.load(at), f.value);
+      // A row without keys has no probabilities.
+      shift.push_back(kernel::select(sum == f.minus_infinity(), -f.minus_infinity(), sum));
+      mean.push_back(kernel::cast(delta.load(at), f.value));
+    }
+    kernel::For(f.at(0), key_blocks(f, *shape, a.causal, own.first), f.at(1), [&](const Value& j) {
+      const Value first = j * f.at(shape->columns());
+      kernel::barrier();
+      tile.load(keys, shape->columns(), key, kv_at, call.ks.row, first, n.keys);
+      tile.load(values, shape->columns(), value, kv_at, call.ks.row, first, n.keys);
+      kernel::barrier();
+      const Scores scores = tile.products(mine, keys), turns = tile.products(my_grad, values);
+      std::vector<Value> ds;
+      for (u32 i = 0; i < kRows; ++i) {
+        for (u32 c = 0; c < shape->each; ++c) {
+          const Value at = first + kernel::cast(tile.column(c), f.type);
+          const Value safe = kernel::min(at, f.at(n.keys - 1));
+          Value s = masked(f, mask, a.causal, scores[i * shape->each + c].get(), own.b, own.h,
+                           query[i], safe);
+          if (n.keys % shape->columns() != 0) {
+            s = kernel::select(at < f.at(n.keys), s, f.minus_infinity());
+          }
+          ds.push_back(kernel::exp(s - shift[i]) * (turns[i * shape->each + c].get() - mean[i]) *
+                       scale);
+        }
+      }
+      tile.store_scores(changes, ds);
+      kernel::barrier();
+      tile.accumulate(sums, changes, keys);
+    });
+    tile.store(out, q_at, call.qs.row, own.first, n.queries, sums);
+  });
+  std::vector<ArgRef> args = {l.input(0), l.input(1), l.input(2),  l.input(3),
+                              l.input(4), l.input(5), l.output(0), l.scalar(0)};
+  call.launch(l, std::move(k), OwnTile::groups(*shape, n.batch * n.heads, n.queries),
+              std::move(args), 6);
+  return true;
+}
+
+bool tiled_key_gradient(Lower& l, const Attention::Attrs& a) {
+  const AttentionCall call(l, a, 6);
+  const AttentionSizes& n = call.n;
+  const AttentionFrame& f = call.f;
+  const i64 sharing = n.heads / n.kv_heads;
+  const auto shape = choose_tile(l, call, n.keys, n.queries, 2, 2, 2);
+  if (!shape) return false;
+
+  kernel::Kernel k = kernel::trace("attention_dkv_tiles", l.target(), shape->lanes(), [&] {
+    const Buffer q = kernel::param_buffer(f.elem), key = kernel::param_buffer(f.elem),
+                 value = kernel::param_buffer(f.elem), grad = kernel::param_buffer(f.elem),
+                 lse = kernel::param_buffer(graph::element_scalar(l.in(4).dtype)),
+                 delta = kernel::param_buffer(graph::element_scalar(l.in(5).dtype)),
+                 out_key = kernel::param_buffer(f.elem), out_value = kernel::param_buffer(f.elem);
+    const Value scale = kernel::cast(kernel::param_f32(), f.value);
+    const AttentionMask mask(l, call.mask_input);
+    const OwnTile own(f, *shape, n.kv_heads, n.keys);
+    const Value k_at = own.b * f.at(call.ks.batch) + own.h * f.at(call.ks.head);
+
+    const Tile tile(f, *shape);
+    const Shared my_key = tile.rows_of(shape->rows), my_value = tile.rows_of(shape->rows),
+                 queries = tile.rows_of(shape->columns()), grads = tile.rows_of(shape->columns()),
+                 weights = tile.scores(), changes = tile.scores();
+    tile.load(my_key, shape->rows, key, k_at, call.ks.row, own.first, n.keys, &scale);
+    tile.load(my_value, shape->rows, value, k_at, call.ks.row, own.first, n.keys);
+    std::vector<VarValue> key_sums = tile.zeros(), value_sums = tile.zeros();
+    std::vector<Value> my_row;
+    for (u32 i = 0; i < kRows; ++i) {
+      my_row.push_back(
+          kernel::min(own.first + kernel::cast(tile.row(i), f.type), f.at(n.keys - 1)));
+    }
+    // Causal: queries before the first key of the tile see none of it.
+    const i64 blocks = ceil_div(n.queries, shape->columns());
+    const Value begin = a.causal ? own.first / f.at(shape->columns()) : f.at(0);
+    kernel::For(f.at(0), f.at(sharing), f.at(1), [&](const Value& share) {
+      const Value h = own.h * f.at(sharing) + share;
+      const Value q_at = own.b * f.at(call.qs.batch) + h * f.at(call.qs.head);
+      const Value rows_at = (own.b * f.at(n.heads) + h) * f.at(n.queries);
+      kernel::For(begin, f.at(blocks), f.at(1), [&](const Value& block) {
+        const Value first = block * f.at(shape->columns());
+        kernel::barrier();
+        tile.load(queries, shape->columns(), q, q_at, call.qs.row, first, n.queries);
+        tile.load(grads, shape->columns(), grad, q_at, call.qs.row, first, n.queries);
+        kernel::barrier();
+        const Scores scores = tile.products(my_key, queries),
+                     turns = tile.products(my_value, grads);
+        std::vector<Value> p(kRows * shape->each), ds(kRows * shape->each);
+        for (u32 c = 0; c < shape->each; ++c) {
+          const Value at = first + kernel::cast(tile.column(c), f.type);
+          const Value query = kernel::min(at, f.at(n.queries - 1));
+          const Value sum = kernel::cast(lse.load(rows_at + query), f.value);
+          const Value mean = kernel::cast(delta.load(rows_at + query), f.value);
+          Value none = sum == f.minus_infinity();
+          if (n.queries % shape->columns() != 0) none = none | (at >= f.at(n.queries));
+          const Value shift = kernel::select(none, -f.minus_infinity(), sum);
+          for (u32 i = 0; i < kRows; ++i) {
+            const u32 s = i * shape->each + c;
+            const Value x = masked(f, mask, a.causal, scores[s].get(), own.b, h, query, my_row[i]);
+            p[s] = kernel::exp(x - shift);
+            ds[s] = p[s] * (turns[s].get() - mean) * scale;
+          }
+        }
+        tile.store_scores(weights, p);
+        tile.store_scores(changes, ds);
+        kernel::barrier();
+        tile.accumulate(value_sums, weights, grads);
+        tile.accumulate(key_sums, changes, queries);
+      });
+    });
+    tile.store(out_key, k_at, call.ks.row, own.first, n.keys, key_sums);
+    tile.store(out_value, k_at, call.ks.row, own.first, n.keys, value_sums);
+  });
+  std::vector<ArgRef> args = {l.input(0), l.input(1),  l.input(2),  l.input(3), l.input(4),
+                              l.input(5), l.output(1), l.output(2), l.scalar(0)};
+  call.launch(l, std::move(k), OwnTile::groups(*shape, n.batch * n.kv_heads, n.keys),
+              std::move(args), 8);
+  return true;
+}
+
+}  // namespace oa::ml::matrix
