@@ -1,5 +1,6 @@
 // scatter_add_rows: positions are sorted by their index, then every row adds its own list in order.
-// Few positions are searched by every row instead.
+// Few positions are searched by every row instead; on GPUs, where a launch costs more than a
+// search, many as well.
 #include <algorithm>
 #include <limits>
 
@@ -20,7 +21,8 @@ using kernel::U32;
 using kernel::Value;
 
 constexpr i64 kSearch = 8192;  // rows times positions up to which every row looks at all positions
-constexpr u32 kUnroll = 8;     // updates that are loaded together
+constexpr i64 kSearchGpu = 1 << 24;
+constexpr u32 kUnroll = 8;  // updates that are loaded together
 constexpr i64 kPerGroup = 4096;
 
 struct ScatterAddRows {
@@ -56,6 +58,11 @@ struct ScatterAddRows {
 
   static void lower(Lower& l, const Attrs& a) {
     const i64 count = l.in(0).shape.elements();
+    const bool work = count > 0 && l.out().shape.elements() > 0;
+    if (!l.target().is_cpu() && work && a.rows * count <= kSearchGpu) {
+      search(l, a.rows, count);
+      return;
+    }
     const u32 bits = bit_width(static_cast<u64>(a.rows));
     SortPairs p = make_pairs(l, 1, count);
     make_keys(l, a.rows, count, p);
@@ -77,6 +84,72 @@ struct ScatterAddRows {
   }
 
  private:
+  // One launch: the workgroup of a row, or of some columns of it, goes through all indices and adds
+  // the updates that are its own.
+  static void search(Lower& l, i64 rows, i64 count) {
+    const i64 columns = l.out().shape.elements() / std::max<i64>(1, rows);
+    const u32 width = l.target().width;
+    const i64 each = std::clamp<i64>(ceil_div(columns, width), 1, 4);  // columns of a lane
+    const i64 blocks = ceil_div(columns, width * each);
+    const kernel::Scalar elem = graph::element_scalar(l.out().dtype);
+    const kernel::Scalar type = index_type(std::max(rows, count) * std::max<i64>(1, columns));
+    kernel::Kernel k = kernel::trace("scatter_search", l.target(), width, [&] {
+      const Buffer indices = kernel::param_buffer(graph::element_scalar(l.in(0).dtype)),
+                   updates = kernel::param_buffer(elem), out = kernel::param_buffer(elem);
+      const IndexCheck check = IndexCheck::param();
+      const auto at = [&](i64 x) { return index(type, x); };
+      const Value group = kernel::cast(kernel::group(), type);
+      const Value row = group / at(blocks), first = group % at(blocks) * at(width * each);
+      std::vector<Value> column;
+      std::vector<kernel::VarValue> sums;
+      for (i64 c = 0; c < each; ++c) {
+        column.push_back(first + at(c * width) + kernel::cast(kernel::lane(), type));
+        sums.emplace_back(kernel::literal(kernel::value_scalar(elem), 0));
+      }
+      const auto guarded = [&](i64 c, const std::function<void()>& body) {
+        if (columns % (width * each) == 0) return body();
+        kernel::If(kernel::Bool(column[static_cast<size_t>(c)] < at(columns)), body);
+      };
+      const kernel::Shared own(kernel::Scalar::U32, width);
+      kernel::For(word(0), word(count), word(width), [&](const U32& begin) {
+        const U32 i = begin + kernel::lane();
+        const kernel::Bool inside = i < word(count);
+        const Value index = indices.load(kernel::select(inside, i, word(0)));
+        const kernel::Bool bad = inside & kernel::Bool(out_of_range(index, rows));
+        check.report(bad & kernel::Bool(group == at(0)), i, index);
+        const kernel::Bool mine =
+            inside & !bad & (kernel::cast<U32>(index) == kernel::cast<U32>(row));
+        const GroupScan place = group_scan(kernel::select(mine, word(1), word(0)));
+        kernel::If(mine, [&] { own[U32(place.inclusive) - word(1)] = i; });
+        kernel::barrier();
+        // Loads of a round do not wait for each other; the additions keep their order.
+        const U32 total(place.total), rounds = total / word(kUnroll);
+        const auto add = [&](const U32& from, u32 together) {
+          for (i64 c = 0; c < each; ++c) {
+            guarded(c, [&] {
+              kernel::VarValue& sum = sums[static_cast<size_t>(c)];
+              std::vector<Value> u;
+              for (u32 n = 0; n < together; ++n) {
+                const Value position = kernel::cast(own.load(from + word(n)), type);
+                u.push_back(updates.load(position * at(columns) + column[static_cast<size_t>(c)]));
+              }
+              for (const Value& x : u) sum.set(sum.get() + x);
+            });
+          }
+        };
+        kernel::For(word(0), rounds, word(1),
+                    [&](const U32& round) { add(round * word(kUnroll), kUnroll); });
+        kernel::For(rounds * word(kUnroll), total, word(1), [&](const U32& n) { add(n, 1); });
+        kernel::barrier();
+      });
+      for (i64 c = 0; c < each; ++c) {
+        const auto i = static_cast<size_t>(c);
+        guarded(c, [&] { out.store(row * at(columns) + column[i], sums[i].get()); });
+      }
+    });
+    l.launch_checked(std::move(k), rows * blocks, {l.input(0), l.input(1), l.output()});
+  }
+
   // An index out of range is reported and becomes `rows`, a row that nobody adds.
   static void make_keys(Lower& l, i64 rows, i64 count, const SortPairs& p) {
     launch_elements_checked(l, "scatter_keys", count, {l.input(0), p.keys[0], p.positions[0]}, [&] {
