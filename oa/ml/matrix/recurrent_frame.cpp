@@ -120,7 +120,7 @@ void ScanFrame::for_steps(bool backward, const std::function<void(const Step&)>&
   };
   kernel::For(at(0), steps_, at(1), [&](const Value& turn) {
     const Value last = kernel::max(turn, at(1)) - at(1);
-    body({Bool(turn == at(0)), position(turn), position(last)});
+    body({Bool(turn == at(0)), position(turn), position(last), turn});
   });
 }
 
@@ -159,8 +159,7 @@ void ScanFrame::product(const Tile& tile, const Rows& rows, const Weights& weigh
     for (i64 j = 0; j < gangs_; ++j) sums.emplace_back(number(0));
   }
   const i64 columns = panel_columns();
-  const Value base =
-      ((tile.panel * at(weights.gates) + at(gate)) * at(weights.depth) + at(first)) * at(columns);
+  const Value base = weights_at(tile, weights, gate, first);
   kernel::For(at(0), count, at(1), [&](const Value& k) {
     std::vector<Value> right;
     for (i64 j = 0; j < gangs_; ++j) {
@@ -174,8 +173,87 @@ void ScanFrame::product(const Tile& tile, const Rows& rows, const Weights& weigh
       }
     }
   });
+  store_sums(sums, into);
+}
+
+Value ScanFrame::weights_at(const Tile& tile, const Weights& weights, i64 gate, i64 first) const {
+  return ((tile.panel * at(weights.gates) + at(gate)) * at(weights.depth) + at(first)) *
+         at(panel_columns());
+}
+
+void ScanFrame::store_sums(const std::vector<VarValue>& sums, i64 into) const {
   for (size_t s = 0; s < sums.size(); ++s) {
     sums_->store(at((into * rows_ * gangs_ + static_cast<i64>(s)) * width_) + lane_, sums[s].get());
+  }
+}
+
+// On a GPU, one sum per row and lane (there is one gang). Its loads go together, and its terms in
+// turns into a few sums, since a lane waits for each.
+void ScanFrame::product(const Tile& tile, const Step& s, const Carry& carry, const Rows& rows,
+                        const Weights& weights, i64 gate, const Value& count, i64 into) {
+  if (!carry.cells_) return product(tile, rows, weights, gate, count, 0, into);
+  constexpr u32 kTogether = 8, kChains = 4;
+  const i64 depth = carry.depth_, whole = depth / kTogether * kTogether;
+  const Value base = weights_at(tile, weights, gate, 0);
+  std::vector<Value> starts;
+  std::vector<VarValue> sums;
+  for (i64 i = 0; i < rows_; ++i) {
+    starts.push_back(
+        carry.row_at(s.turn, i == 0 ? tile.row : kernel::min(tile.row + at(i), batch_ - at(1))));
+    for (u32 c = 0; c < kChains; ++c) sums.emplace_back(number(0));
+  }
+  const auto terms = [&](const Value& k, u32 together) {
+    std::vector<Value> right;
+    for (u32 t = 0; t < together; ++t) {
+      right.push_back(weights.buffer.load(base + (k + at(t)) * at(panel_columns()) + lane_));
+    }
+    for (size_t i = 0; i < starts.size(); ++i) {
+      for (u32 t = 0; t < together; ++t) {
+        const VarValue& sum = sums[i * kChains + t % kChains];
+        sum.set(kernel::fma(carry.cells_->load(starts[i] + k + at(t)), right[t], sum.get()));
+      }
+    }
+  };
+  if (whole > 0) {
+    kernel::For(at(0), at(whole), at(kTogether), [&](const Value& k) { terms(k, kTogether); });
+  }
+  if (whole < depth) {
+    kernel::For(at(whole), at(depth), at(1), [&](const Value& k) { terms(k, 1); });
+  }
+  std::vector<VarValue> totals;
+  for (size_t i = 0; i < starts.size(); ++i) {
+    const VarValue* of_row = &sums[i * kChains];
+    totals.emplace_back((of_row[0].get() + of_row[1].get()) + (of_row[2].get() + of_row[3].get()));
+  }
+  store_sums(totals, into);
+}
+
+ScanFrame::Carry::Carry(const ScanFrame& f, i64 depth, const Start& start) : f_(f), depth_(depth) {
+  const i64 elements = 2 * f.rows_ * depth;
+  const kernel::Target& t = f.l_.target();
+  if (t.is_cpu() || elements * f.element_bytes() > t.shared_bytes / 2) return;
+  OA_CHECK(f.gangs_ == 1 && f.group_rows_ == f.rows_);
+  cells_.emplace(f.elem_, static_cast<u32>(elements));
+  kernel::For(f.lane_, f.at(f.rows_ * depth), f.at(f.width_), [&](const Value& i) {
+    const Value row = kernel::min(f.group_row_ + i / f.at(depth), f.batch_ - f.at(1));
+    cells_->store(i, start ? start(row, i % f.at(depth)) : f.number(0));
+  });
+  kernel::barrier();
+}
+
+Value ScanFrame::Carry::row_at(const Value& turn, const Value& row) const {
+  return (turn % f_.at(2) * f_.at(f_.rows_) + (row - f_.group_row_)) * f_.at(depth_);
+}
+
+void ScanFrame::Carry::keep(const Step& s, const Value& row, const Value& k, const Value& x) const {
+  if (cells_) cells_->store(row_at(s.turn + f_.at(1), row) + k, x);
+}
+
+void ScanFrame::Carry::join() const {
+  if (cells_) {
+    kernel::barrier();
+  } else {
+    f_.join();
   }
 }
 

@@ -2,9 +2,10 @@
 //
 // A workgroup runs all steps of some rows of the batch, so nothing passes between workgroups. In a
 // step it makes tiles of a few rows and a panel of columns, the lanes along the columns: a chain of
-// FMAs per element with packed weights and the rows of the step before, which lie in the memory
-// that the kernel itself wrote. Sums of a tile wait in workgroup memory, each in its own lane, so
-// that the products and what follows them are one loop of code each.
+// FMAs per element with packed weights and the rows of the step before. Those lie in the memory
+// that the kernel itself wrote, or on a GPU in workgroup memory as well (Carry), which is near.
+// Sums of a tile wait in workgroup memory, each in its own lane, so that the products and what
+// follows them are one loop of code each.
 #pragma once
 
 #include <functional>
@@ -34,6 +35,25 @@ class ScanFrame {
     kernel::Bool first;     // of the loop: nothing is carried in
     kernel::Value now;      // position in the sequence
     kernel::Value carried;  // position that the loop did before; `now` in the first step
+    kernel::Value turn;     // 0 in the first step
+  };
+  // Rows of `depth` elements that a step hands to the next one, for kernels in which lanes pass
+  // nothing else to each other. `start` gives element k of a row before the first step; null is 0.
+  class Carry {
+   public:
+    using Start = std::function<kernel::Value(const kernel::Value& row, const kernel::Value& k)>;
+    Carry(const ScanFrame& f, i64 depth, const Start& start);
+    void keep(const Step& s, const kernel::Value& row, const kernel::Value& k,
+              const kernel::Value& x) const;
+    void join() const;  // ends a step
+
+   private:
+    friend class ScanFrame;
+    // Where the row begins: half of the cells are read in a step, the other half written.
+    kernel::Value row_at(const kernel::Value& turn, const kernel::Value& row) const;
+    const ScanFrame& f_;
+    i64 depth_;
+    std::optional<kernel::Shared> cells_;  // if there is room
   };
   struct Tile {
     kernel::Value panel, row;
@@ -65,6 +85,10 @@ class ScanFrame {
   // from k = `first` on.
   void product(const Tile& tile, const Rows& rows, const Weights& weights, i64 gate,
                const kernel::Value& count, i64 first, i64 into);
+  // The same for the rows that the step before handed over; `rows` are the same rows where they lie
+  // for everybody, and `count` is all of a row or, in the first step, may be 0.
+  void product(const Tile& tile, const Step& s, const Carry& carry, const Rows& rows,
+               const Weights& weights, i64 gate, const kernel::Value& count, i64 into);
   // Calls body(row of the batch, column, cell) for the elements of a tile that exist.
   void for_elements(const Tile& tile,
                     const std::function<void(const kernel::Value&, const kernel::Value&,
@@ -85,6 +109,8 @@ class ScanFrame {
   i64 panel_columns() const { return gangs_ * width_; }
   i64 panels() const { return panel_count_; }
   graph::ArgRef pack(const graph::ArgRef& weight, i64 gates, i64 depth, bool transposed);
+  void store_sums(const std::vector<kernel::VarValue>& sums, i64 into) const;
+  kernel::Value weights_at(const Tile& tile, const Weights& weights, i64 gate, i64 first) const;
   void for_rows(const kernel::Value& panel, bool ragged,
                 const std::function<void(const Tile&)>& body);
 

@@ -16,6 +16,7 @@ using kernel::Buffer;
 using kernel::U64;
 using kernel::Value;
 using kernel::VarValue;
+using Carry = ScanFrame::Carry;
 using Rows = ScanFrame::Rows;
 using Step = ScanFrame::Step;
 using Tile = ScanFrame::Tile;
@@ -75,6 +76,14 @@ Value state_element(const ScanFrame& f, const Buffer& y, const std::optional<Buf
   return x.get();
 }
 
+// The state before the first step, for Carry.
+Carry::Start first_state(const ScanFrame& f, const std::optional<Buffer>& state) {
+  if (!state) return nullptr;
+  return [&f, from = *state](const Value& row, const Value& k) {
+    return from.load(row * f.at(f.hidden()) + k);
+  };
+}
+
 f64 scan_flops(const Shape& gates_i, i64 hidden) {
   return 2.0 * static_cast<f64>(gates_i.elements()) * static_cast<f64>(hidden);
 }
@@ -102,15 +111,19 @@ class GruForward {
       const OptionalBuffers buffers(f_, optional);
       bias_ = buffers.bias;
       state_ = buffers.state;
-      f_.for_steps(false, [&](const Step& s) {
-        if (a_.reset_before) {
+      if (a_.reset_before) {
+        f_.for_steps(false, [&](const Step& s) {
           gates(s);
           f_.join();
           candidates(s);
-        } else {
-          all(s);
-        }
-        f_.join();
+          f_.join();
+        });
+        return;
+      }
+      const Carry carry(f_, h_, first_state(f_, state_));
+      f_.for_steps(false, [&](const Step& s) {
+        all(s, carry);
+        carry.join();
       });
     });
   }
@@ -130,21 +143,19 @@ class GruForward {
   Value before(const Step& s, const Value& row, const Value& column) const {
     return state_element(f_, *y_, state_, s.first, s.carried, row, column);
   }
-  void products(const Tile& tile, const Step& s, i64 gates) {
-    const Rows rows = state_rows(f_, *y_, state_, s);
-    for (i64 g = 0; g < gates; ++g) {
-      f_.product(tile, rows, *weights_, g, state_terms(f_, state_, s), 0, g);
-    }
-  }
-  void finish(const Step& s, const Value& row, const Value& column, const Value& z,
-              const Value& n) {
-    const Value old = before(s, row, column);
-    y_->store(f_.place(row, s.now) * f_.at(h_) + column, kernel::fma(z, old - n, n));
+  Value finish(const Step& s, const Value& row, const Value& column, const Value& z,
+               const Value& n) {
+    const Value old = before(s, row, column), now = kernel::fma(z, old - n, n);
+    y_->store(f_.place(row, s.now) * f_.at(h_) + column, now);
+    return now;
   }
 
-  void all(const Step& s) {
+  void all(const Step& s, const Carry& carry) {
+    const Rows rows = state_rows(f_, *y_, state_, s);
     f_.for_tiles([&](const Tile& tile) {
-      products(tile, s, 3);
+      for (i64 g = 0; g < 3; ++g) {
+        f_.product(tile, s, carry, rows, *weights_, g, state_terms(f_, state_, s), g);
+      }
       f_.for_elements(tile, [&](const Value& row, const Value& column, const Value& cell) {
         const Value place = f_.place(row, s.now);
         const Value r = kernel::sigmoid(input(place, column, 0) + recurrent(cell, column, 0, 0));
@@ -157,15 +168,18 @@ class GruForward {
           kept_->store(kept_at(place, 2, column), n);
           kept_->store(kept_at(place, 3, column), product);
         }
-        finish(s, row, column, z, n);
+        carry.keep(s, row, column, finish(s, row, column, z, n));
       });
     });
   }
 
   // With the reset before the product, all of r h must be there before the candidates.
   void gates(const Step& s) {
+    const Rows rows = state_rows(f_, *y_, state_, s);
     f_.for_tiles([&](const Tile& tile) {
-      products(tile, s, 2);
+      for (i64 g = 0; g < 2; ++g) {
+        f_.product(tile, rows, *weights_, g, state_terms(f_, state_, s), 0, g);
+      }
       f_.for_elements(tile, [&](const Value& row, const Value& column, const Value& cell) {
         const Value place = f_.place(row, s.now);
         const Value r = kernel::sigmoid(input(place, column, 0) + recurrent(cell, column, 0, 0));
@@ -226,13 +240,19 @@ class GruBackward {
       // Rows of products; where the reset comes first they are the gates' own gradients.
       products_ = a_.reset_before ? gates_ : f_.param();
       if (a_.state) state_ = f_.param();
-      f_.for_steps(true, [&](const Step& s) {
-        outer(s);
-        f_.join();
-        if (a_.reset_before) {
+      if (a_.reset_before) {
+        f_.for_steps(true, [&](const Step& s) {
+          outer(s, nullptr);
+          f_.join();
           resets(s);
           f_.join();
-        }
+        });
+        return;
+      }
+      const Carry carry(f_, 3 * h_, nullptr);
+      f_.for_steps(true, [&](const Step& s) {
+        outer(s, &carry);
+        carry.join();
       });
     });
   }
@@ -249,13 +269,17 @@ class GruBackward {
   }
 
   // What does not depend on a product of this step.
-  void outer(const Step& s) {
+  void outer(const Step& s, const Carry* carry) {
     const i64 terms = (a_.reset_before ? 2 : 3) * h_;
     const Value count = kernel::select(s.first, f_.at(0), f_.at(terms));
     const Rows rows{*products_,
                     [&](const Value& row) { return f_.place(row, s.carried) * f_.at(3 * h_); }};
     f_.for_tiles([&](const Tile& tile) {
-      f_.product(tile, rows, *weights_, 0, count, 0, 0);
+      if (carry) {
+        f_.product(tile, s, *carry, rows, *weights_, 0, count, 0);
+      } else {
+        f_.product(tile, rows, *weights_, 0, count, 0, 0);
+      }
       f_.for_elements(tile, [&](const Value& row, const Value& column, const Value& cell) {
         const Value place = f_.place(row, s.now);
         const Value carry_at = row * f_.at(h_) + column;
@@ -273,9 +297,11 @@ class GruBackward {
         const Value r = kept(place, 0, column);
         const Value dr = dn * kept(place, 3, column) * r * (one - r);
         gates_->store(gate_at(place, 0, column), dr);
-        products_->store(gate_at(place, 0, column), dr);
-        products_->store(gate_at(place, 1, column), dz);
-        products_->store(gate_at(place, 2, column), dn * r);
+        const Value of_gate[3] = {dr, dz, dn * r};
+        for (i64 g = 0; g < 3; ++g) {
+          products_->store(gate_at(place, g, column), of_gate[g]);
+          carry->keep(s, row, f_.at(g * h_) + column, of_gate[g]);
+        }
       });
     });
   }
@@ -320,18 +346,21 @@ void RnnScan::lower(Lower& l, const Attrs& a) {
     const Weights weights{f.param(), 1, h};
     const Buffer y = f.param();
     const OptionalBuffers buffers(f, optional);
+    const Carry carry(f, h, first_state(f, buffers.state));
     f.for_steps(false, [&](const Step& s) {
       const Rows rows = state_rows(f, y, buffers.state, s);
       f.for_tiles([&](const Tile& tile) {
-        f.product(tile, rows, weights, 0, state_terms(f, buffers.state, s), 0, 0);
+        f.product(tile, s, carry, rows, weights, 0, state_terms(f, buffers.state, s), 0);
         f.for_elements(tile, [&](const Value& row, const Value& column, const Value& cell) {
           const Value place = f.place(row, s.now) * f.at(h) + column;
           Value x = gates_i.load(place) + f.sum(cell, 0);
           if (buffers.bias) x = x + buffers.bias->load(column);
-          y.store(place, kernel::tanh(x));
+          const Value now = kernel::tanh(x);
+          y.store(place, now);
+          carry.keep(s, row, column, now);
         });
       });
-      f.join();
+      carry.join();
     });
   });
 }
@@ -346,18 +375,21 @@ void RnnScanBackward::lower(Lower& l, const Attrs& a) {
         const Buffer grad = f.param(), y = f.param();
         const Weights weights{f.param(), 1, h};
         const Buffer out = f.param();
+        const Carry carry(f, h, nullptr);
         f.for_steps(true, [&](const Step& s) {
           const Rows rows{out, [&](const Value& row) { return f.place(row, s.carried) * f.at(h); }};
           const Value count = kernel::select(s.first, f.at(0), f.at(h));
           f.for_tiles([&](const Tile& tile) {
-            f.product(tile, rows, weights, 0, count, 0, 0);
+            f.product(tile, s, carry, rows, weights, 0, count, 0);
             f.for_elements(tile, [&](const Value& row, const Value& column, const Value& cell) {
               const Value place = f.place(row, s.now) * f.at(h) + column;
               const Value v = y.load(place);
-              out.store(place, (grad.load(place) + f.sum(cell, 0)) * (f.number(1) - v * v));
+              const Value d = (grad.load(place) + f.sum(cell, 0)) * (f.number(1) - v * v);
+              out.store(place, d);
+              carry.keep(s, row, column, d);
             });
           });
-          f.join();
+          carry.join();
         });
       });
 }
