@@ -1,6 +1,11 @@
 // f32 products of all transpose forms, each a captured plan of one product.
+#include <fmt/format.h>
+
+#include <cstdlib>
+
 #include "bench/gemm_cases.h"
 #include "bench/harness.h"
+#include "bench/support/fma_peak.h"
 #include "oa/matrix/matmul.h"
 
 using namespace oa;
@@ -8,7 +13,11 @@ using namespace oa;
 int main(int argc, char** argv) {
   const bench::Options options = bench::parse(argc, argv);
   Engine engine = Engine::open();
-  if (options.round == 0) bench::note("oa: " + engine.device_info().name);
+  const char* threads = std::getenv("OA_THREADS");
+  const double peak = bench::fma_peak(threads ? std::atoi(threads) : 2);
+  if (options.round == 0) {
+    bench::note(fmt::format("oa: {}, FMA peak {:.0f} GFLOP/s", engine.device_info().name, peak));
+  }
   for (const bench::GemmCase& g : bench::gemm_cases()) {
     if (!options.wants(g.name())) continue;
     const auto a_values = bench::random_floats(std::size_t(g.m) * g.k, 1);
