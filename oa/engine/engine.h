@@ -29,6 +29,7 @@ struct EngineOptions {
   bool profile = false;       // time every kernel
   bool guard_bands = false;   // surround values with a pattern that check_guards() verifies
   u64 seed = 0;               // of the engine's stream of seeds, for calls that give none
+  Precision precision = Precision::F32;  // of products that name none
 };
 
 struct KernelProfile {

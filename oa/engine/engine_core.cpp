@@ -26,6 +26,7 @@ EngineCore::EngineCore(std::unique_ptr<device::Device> device, const EngineOptio
       pool_(*device_),
       graph_(std::make_unique<Graph>(*this)),
       seed_state_(options.seed) {
+  if (options_.precision == Precision::Engine) options_.precision = Precision::F32;
   status_ = device_->allocate(256);
   const u32 zeros[64] = {};
   device_->write(status_, 0, zeros, sizeof zeros);

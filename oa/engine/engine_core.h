@@ -18,6 +18,7 @@ class EngineCore final : public graph::Recorder {
 
   graph::Graph& graph() override { return *graph_; }
   void check_open(std::string_view op) override;
+  Precision precision() const override { return options_.precision; }
 
   device::Device& device() { return *device_; }
   const EngineOptions& options() const { return options_; }

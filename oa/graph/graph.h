@@ -26,6 +26,8 @@ class Recorder : public RefCounted {
   // True while a stage rewrites a graph: its leaves are fixed, so every value must come from them
   // through nodes.
   virtual bool rewriting() const { return false; }
+  // What products are computed in that do not say themselves; not Precision::Engine.
+  virtual Precision precision() const { return Precision::F32; }
 };
 
 // Elements in device memory, shared by the tensors that are views of them.

@@ -34,6 +34,7 @@
 #include "oa/core/dtype.h"
 #include "oa/core/error.h"
 #include "oa/core/hash.h"
+#include "oa/core/precision.h"
 #include "oa/core/ref.h"
 #include "oa/core/shape.h"
 #include "oa/graph/affine.h"
@@ -146,6 +147,7 @@ struct ReduceSpec {
 struct ContractSpec {
   bool transpose_a = false;
   bool transpose_b = false;
+  Precision precision = Precision::F32;  // of 32-bit floats
 };
 
 // One attribute as data: numbers, flags, enums and dtypes as i64, scalars as f64.

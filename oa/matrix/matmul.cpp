@@ -14,7 +14,9 @@ struct Product {
                                         : kTransposeB ? "mat_mul_nt"
                                                       : "mat_mul",
                                 .kind = OpKind::Contraction};
-  using Attrs = NoAttrs;
+  struct Attrs {
+    Precision precision = Precision::F32;
+  };
   static void infer(Infer& in, const Attrs&) {
     const Shape &a = in.shape(0), &b = in.shape(1);
     if (in.dtype(0) != in.dtype(1)) {
@@ -42,23 +44,24 @@ struct Product {
     check_shape(in.op(), out, size_bytes(in.dtype(0)));
     in.out(in.dtype(0), out);
   }
-  static graph::ContractSpec contract(const Infer&, const Attrs&) {
-    return {.transpose_a = kTransposeA, .transpose_b = kTransposeB};
+  static graph::ContractSpec contract(const Infer&, const Attrs& a) {
+    return {.transpose_a = kTransposeA, .transpose_b = kTransposeB, .precision = a.precision};
   }
-  static std::vector<TensorRef> gradient(const Gradient& g, const Attrs&) {
+  static std::vector<TensorRef> gradient(const Gradient& g, const Attrs& attrs) {
     const Matrix a = input(g, 0), b = input(g, 1), c = grad(g);
+    const Precision p = attrs.precision;
     Matrix da, db;
     if (g.wanted[0]) {
-      da = kTransposeA ? mat_mul_nt(b, c) : kTransposeB ? mat_mul(c, b) : mat_mul_nt(c, b);
+      da = kTransposeA ? mat_mul_nt(b, c, p) : kTransposeB ? mat_mul(c, b, p) : mat_mul_nt(c, b, p);
       da = sum_to(da, a.shape());
     }
     if (g.wanted[1] && b.rank() == 2 && a.rank() > 2 && !kTransposeA) {
       // One matrix for the whole batch: the batch is part of the inner axis.
       const Matrix rows = a.reshape({-1, a.shape().back()});
       const Matrix grads = c.reshape({-1, c.shape().back()});
-      db = kTransposeB ? mat_mul_tn(grads, rows) : mat_mul_tn(rows, grads);
+      db = kTransposeB ? mat_mul_tn(grads, rows, p) : mat_mul_tn(rows, grads, p);
     } else if (g.wanted[1]) {
-      db = kTransposeA ? mat_mul(a, c) : kTransposeB ? mat_mul_tn(c, a) : mat_mul_tn(a, c);
+      db = kTransposeA ? mat_mul(a, c, p) : kTransposeB ? mat_mul_tn(c, a, p) : mat_mul_tn(a, c, p);
       db = sum_to(db, b.shape());
     }
     return gradients({da, db});
@@ -100,14 +103,26 @@ struct Product {
   }
 };
 
+// Part of the structure of programs, so only where it means something.
+Precision resolved(const Matrix& a, Precision precision) {
+  if (!a.tensor() || a.dtype() != DType::F32) return Precision::F32;
+  return precision == Precision::Engine ? a.tensor()->recorder().precision() : precision;
+}
+
 }  // namespace
 
 OpList matmul_ops() {
   return graph::op_list<Product<false, false>, Product<false, true>, Product<true, false>>();
 }
 
-Matrix mat_mul(const Matrix& a, const Matrix& b) { return record<Product<false, false>>({a, b}); }
-Matrix mat_mul_nt(const Matrix& a, const Matrix& b) { return record<Product<false, true>>({a, b}); }
-Matrix mat_mul_tn(const Matrix& a, const Matrix& b) { return record<Product<true, false>>({a, b}); }
+Matrix mat_mul(const Matrix& a, const Matrix& b, Precision precision) {
+  return record<Product<false, false>>({a, b}, {resolved(a, precision)});
+}
+Matrix mat_mul_nt(const Matrix& a, const Matrix& b, Precision precision) {
+  return record<Product<false, true>>({a, b}, {resolved(a, precision)});
+}
+Matrix mat_mul_tn(const Matrix& a, const Matrix& b, Precision precision) {
+  return record<Product<true, false>>({a, b}, {resolved(a, precision)});
+}
 
 }  // namespace oa::matrix

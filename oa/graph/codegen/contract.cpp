@@ -188,19 +188,26 @@ void ContractNest::store_products(const Value& row, const Value& column, const V
   outputs_[0].store(row * index(columns_) + column, products);
 }
 
-Launch ContractNest::make_launch() const {
+DType ContractNest::operand_dtype(u32 i) const {
+  return in_.graph.spec(in_.graph.nodes[product_].inputs[i]).dtype;
+}
+
+Launch ContractNest::make_launch(bool outputs) const {
   Launch launch;
   launch.label = group_label(in_.graph, in_.group);
   launch.flops = 2.0 * static_cast<f64>(rows_) * static_cast<f64>(columns_) * static_cast<f64>(k_);
   add_need_args(in_, nest_.needs, launch);
-  for (Operand o : in_.group.outputs) launch.args.push_back(ArgRef::value(o, true));
+  for (Operand o : in_.group.outputs) {
+    if (outputs) launch.args.push_back(ArgRef::value(o, true));
+  }
   return launch;
 }
 
-void ContractNest::declare() {
+void ContractNest::declare(bool outputs) {
   evaluator_.declare(nest_.needs, nest_.index_type);
   outputs_.clear();
   for (Operand o : in_.group.outputs) {
+    if (!outputs) break;
     outputs_.push_back(kernel::param_buffer(element_scalar(in_.graph.spec(o).dtype)));
   }
 }

@@ -19,6 +19,8 @@ class ContractNest {
   i64 columns() const { return columns_; }
   i64 depth() const { return k_; }
   kernel::Scalar accumulator() const { return acc_; }  // F32, F64 or an integer
+  Precision precision() const { return spec_.precision; }
+  DType operand_dtype(u32 i) const;
   const Nest& nest() const { return nest_; }
   const LowerInput& in() const { return in_; }
 
@@ -48,9 +50,11 @@ class ContractNest {
   void store_products(const kernel::Value& row, const kernel::Value& column,
                       const kernel::Value& products);
 
-  // A launch with the parameters that declare() makes, in order; append more after them.
-  Launch make_launch() const;
-  void declare();  // in a traced kernel: parameters of operands, epilogue and outputs
+  // A launch with the parameters that declare() makes, in order; append more after them. Without
+  // outputs: a kernel that prepares operands.
+  Launch make_launch(bool outputs = true) const;
+  // In a traced kernel: parameters of operands, epilogue and outputs.
+  void declare(bool outputs = true);
 
   kernel::Value index(i64 x) const { return kernel::constant_int(nest_.index_type, x); }
   kernel::Value as_index(const kernel::Value& v) const { return kernel::cast(v, nest_.index_type); }

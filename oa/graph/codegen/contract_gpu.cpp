@@ -6,7 +6,8 @@
 // fragments, each subgroup a rectangle of 16x16 fragments.
 #include <algorithm>
 
-#include "oa/graph/codegen/contract.h"
+#include "oa/graph/codegen/contract_split.h"
+#include "oa/graph/codegen/contract_tiles.h"
 
 namespace oa::graph {
 namespace {
@@ -20,96 +21,7 @@ using kernel::Value;
 using kernel::VarValue;
 using Axis = ContractNest::Axis;
 
-constexpr u32 kSide = 16;      // of a fragment
-constexpr i64 kSwizzle = 8;    // tile rows that run side by side, so that B is read from the cache
-constexpr u32 kSoftware = 64;  // fewer workgroups than this fill a device that is no GPU
-
-// The tiles of C and which of them a workgroup computes.
-struct Grid {
-  Grid(const ContractNest& c, i64 tile_rows, i64 tile_columns)
-      : rows(c.batch_rows()),
-        batches(c.rows() / rows),
-        tiles_m(ceil_div(rows, tile_rows)),
-        tiles_n(ceil_div(c.columns(), tile_columns)),
-        tile_m(tile_rows),
-        tile_n(tile_columns) {}
-
-  i64 groups() const { return batches * tiles_m * tiles_n; }
-
-  struct Place {
-    Value base;    // first row of the batch
-    Value row;     // first row within the batch
-    Value column;  // first column
-  };
-  Place place(const ContractNest& c) const {
-    Value g = c.as_index(kernel::group());
-    Value base = c.index(0);
-    if (batches > 1) {
-      base = g / c.index(tiles_m * tiles_n) * c.index(rows);
-      g = g % c.index(tiles_m * tiles_n);
-    }
-    const Value band = g / c.index(kSwizzle * tiles_n), in_band = g % c.index(kSwizzle * tiles_n);
-    const Value first = band * c.index(kSwizzle);
-    const Value height = tiles_m % kSwizzle == 0
-                             ? c.index(kSwizzle)
-                             : kernel::min(c.index(kSwizzle), c.index(tiles_m) - first);
-    return {base, (first + in_band % height) * c.index(tile_m), in_band / height * c.index(tile_n)};
-  }
-
-  i64 rows, batches, tiles_m, tiles_n, tile_m, tile_n;
-};
-
-// One operand's tile: `across` rows of A or columns of B by `depth` along k, read in packs of
-// `lanes` elements along one of the two.
-class TileSource {
- public:
-  TileSource(ContractNest& c, u32 operand, i64 across, i64 depth, u32 lanes, u32 threads)
-      : c_(c), operand_(operand), across_(across), depth_(depth), lanes_(lanes) {
-    const Axis other = operand == 0 ? Axis::Row : Axis::Column;
-    direct_ = c.direct(operand);
-    if (direct_ && c.is_pack(*direct_, other, lanes)) {
-      wide_ = true;
-    } else if (direct_ && c.is_pack(*direct_, Axis::Depth, lanes)) {
-      wide_ = along_depth_ = true;
-    } else {
-      along_depth_ = !direct_ || c.step(*direct_, other) != 1;
-    }
-    units_ = static_cast<u32>(across * depth / lanes / threads);
-    extent_ = operand == 0 ? c.batch_rows() : c.columns();
-  }
-
-  u32 units() const { return units_; }  // packs that each lane reads
-  bool wide() const { return wide_; }
-  bool along_depth() const { return along_depth_; }
-  const ContractNest::Direct& direct() const { return *direct_; }
-
-  // Where pack `u` of this lane lies in the tile.
-  struct Spot {
-    U32 across, depth;
-  };
-  Spot spot(u32 u) const {
-    const U32 id = kernel::lane() + U32(u * kernel::width());
-    const u32 per_row = static_cast<u32>((along_depth_ ? depth_ : across_) / lanes_);
-    const U32 major = id / U32(per_row), minor = id % U32(per_row) * U32(lanes_);
-    return along_depth_ ? Spot{major, minor} : Spot{minor, major};
-  }
-
-  // The point of a spot in C's loops; past the end the last row or column is read again.
-  Point point(const Grid::Place& at, const Value& across, const Value& k) const {
-    const i64 step = wide_ && !along_depth_ ? lanes_ : 1;
-    Value x = (operand_ == 0 ? at.row : at.column) + across;
-    if (extent_ % across_ != 0) x = kernel::min(x, c_.index(extent_ - step));
-    return operand_ == 0 ? c_.point(at.base + x, at.column, k) : c_.point(at.base, x, k);
-  }
-
- private:
-  ContractNest& c_;
-  u32 operand_;
-  i64 across_, depth_, extent_ = 0;
-  u32 lanes_, units_ = 0;
-  std::optional<ContractNest::Direct> direct_;
-  bool wide_ = false, along_depth_ = false;
-};
+constexpr u32 kSide = kFragmentSide;
 
 // --- f32
 // ------------------------------------------------------------------------------------------
@@ -126,17 +38,34 @@ struct PlainTile {
 
 class PlainContract {
  public:
-  PlainContract(ContractNest& c, const PlainTile& tile)
+  // With a verdict the kernel only computes what the split product did not.
+  PlainContract(ContractNest& c, const PlainTile& tile, const DepthSlices& slices,
+                std::optional<SplitVerdict> verdict)
       : c_(c),
+        verdict_(verdict),
         tile_(tile),
-        grid_(c, tile.rows(), tile.columns()),
-        a_(c, 0, tile.rows(), tile.depth, 4, tile.threads()),
-        b_(c, 1, tile.columns(), tile.depth, 4, tile.threads()) {}
+        results_(c, slices),
+        depth_(slices.depth),
+        grid_(c, tile.rows(), tile.columns(), slices.count),
+        a_(c, 0, tile.rows(), tile.depth, 4, tile.threads(), slices.count * slices.depth),
+        b_(c, 1, tile.columns(), tile.depth, 4, tile.threads(), slices.count * slices.depth) {}
 
   void lower(Launches& out) {
-    Launch launch = c_.make_launch();
+    Launch launch = results_.make_launch();
     launch.groups = group_count(c_.in(), grid_.groups());
-    launch.kernel = kernel::trace("contract_gpu", c_.in().target, tile_.threads(), [&] { run(); });
+    if (verdict_) {
+      verdict_->add_args(launch);
+      launch.label += " in f32";
+      launch.flops = 0;
+    }
+    launch.kernel = kernel::trace("contract_gpu", c_.in().target, tile_.threads(), [&] {
+      results_.declare();
+      if (verdict_) {
+        kernel::If(!verdict_->holds(), [&] { run(); });
+      } else {
+        run();
+      }
+    });
     out.list.push_back(std::move(launch));
   }
 
@@ -148,7 +77,6 @@ class PlainContract {
   u32 b_pitch() const { return tile_.columns() + 4; }
 
   void run() {
-    c_.declare();
     at_ = grid_.place(c_);
     std::vector<Tiles> tiles;
     for (u32 i = 0; i < 2; ++i) {
@@ -162,7 +90,8 @@ class PlainContract {
     for (u32 i = 0; i < tile_.lane_rows * tile_.lane_columns; ++i) {
       sums_.emplace_back(kernel::constant(Scalar::F32, 0));
     }
-    const i64 steps = ceil_div(c_.depth(), tile_.depth);
+    const i64 steps = ceil_div(depth_, tile_.depth);
+    first_ = at_.slice * c_.index(depth_);
     store_tile(tiles[0], load_tile(c_.index(0)));
     kernel::barrier();
     if (steps > 1) {
@@ -188,36 +117,10 @@ class PlainContract {
     std::vector<Value> values;
     for (const TileSource* s : {&a_, &b_}) {
       for (u32 u = 0; u < s->units(); ++u) {
-        for (const Value& v : load_pack(*s, s->spot(u), step)) values.push_back(v);
+        for (const Value& v : s->pack(at_, s->spot(u), first_ + step * c_.index(tile_.depth))) {
+          values.push_back(v);
+        }
       }
-    }
-    return values;
-  }
-
-  std::vector<Value> load_pack(const TileSource& s, const TileSource::Spot& spot,
-                               const Value& step) {
-    const u32 operand = &s == &a_ ? 0 : 1;
-    const bool ragged = c_.depth() % tile_.depth != 0;
-    const auto inside = [&](const Value& k, const Value& v) {
-      if (!ragged) return v;
-      return kernel::select(k < c_.index(c_.depth()), v, kernel::constant(Scalar::F32, 0));
-    };
-    const Value k = step * c_.index(tile_.depth) + c_.as_index(spot.depth);
-    const auto within = [&](const Value& x, i64 pack) {
-      return ragged ? kernel::min(x, c_.index(c_.depth() - pack)) : x;
-    };
-    std::vector<Value> values;
-    if (s.wide()) {
-      const Point p = s.point(at_, c_.as_index(spot.across), within(k, s.along_depth() ? 4 : 1));
-      const Value wide = c_.load(s.direct(), p, 4);
-      for (u32 i = 0; i < 4; ++i) values.push_back(inside(k, kernel::extract(wide, i)));
-      return values;
-    }
-    for (u32 i = 0; i < 4; ++i) {
-      const Value ki = s.along_depth() ? k + c_.index(i) : k;
-      const Value across = c_.as_index(spot.across);
-      Point p = s.point(at_, s.along_depth() ? across : across + c_.index(i), within(ki, 1));
-      values.push_back(inside(ki, c_.operand(operand, p)));
     }
     return values;
   }
@@ -267,7 +170,7 @@ class PlainContract {
   void store() {
     const bool rows_end = grid_.rows % tile_.rows() != 0;
     const bool columns_end = c_.columns() % tile_.columns() != 0;
-    const bool packs = c_.stores_product() && c_.columns() % 4 == 0;
+    const bool packs = results_.plain() && c_.columns() % 4 == 0;
     for (u32 i = 0; i < tile_.lane_rows; ++i) {
       const Value row = at_.row + c_.as_index(*row_ + U32(i / 4 * 16 + i % 4));
       const auto of_row = [&] {
@@ -276,12 +179,11 @@ class PlainContract {
           const VarValue* sum = &sums_[i * tile_.lane_columns + j];
           const auto one = [&] {
             if (packs) {
-              c_.store_products(
-                  at_.base + row, column,
+              results_.memory().store(
+                  results_.position(at_, at_.base + row, column),
                   kernel::vec({sum[0].get(), sum[1].get(), sum[2].get(), sum[3].get()}));
             } else {
-              Point p = c_.point(at_.base + row, column, c_.index(0));
-              c_.store(p, sum->get());
+              results_.store(at_, at_.base + row, column, sum->get());
             }
           };
           guarded(columns_end, column < c_.index(c_.columns()), one);
@@ -300,7 +202,11 @@ class PlainContract {
   }
 
   ContractNest& c_;
+  std::optional<SplitVerdict> verdict_;
   PlainTile tile_;
+  Results results_;
+  i64 depth_;  // of a slice
+  Value first_;
   Grid grid_;
   TileSource a_, b_;
   Grid::Place at_;
@@ -310,22 +216,17 @@ class PlainContract {
 
 // --- Fragments -----------------------------------------------------------------------------------
 
-struct FragmentTile {
-  u32 group_rows, group_columns;  // subgroups
-  u32 rows, columns;              // fragments per subgroup
-
-  u32 tile_rows() const { return group_rows * rows * kSide; }
-  u32 tile_columns() const { return group_columns * columns * kSide; }
-};
-
 class FragmentContract {
  public:
-  FragmentContract(ContractNest& c, const FragmentTile& tile, Scalar elem)
+  FragmentContract(ContractNest& c, const FragmentTile& tile, Scalar elem,
+                   const DepthSlices& slices)
       : c_(c),
         tile_(tile),
         elem_(elem),
         threads_(tile.group_rows * tile.group_columns * c.in().target.subgroup),
-        grid_(c, tile.tile_rows(), tile.tile_columns()),
+        results_(c, slices),
+        depth_(slices.depth),
+        grid_(c, tile.tile_rows(), tile.tile_columns(), slices.count),
         a_(c, 0, tile.tile_rows(), kSide, 8, threads_),
         b_(c, 1, tile.tile_columns(), kSide, 8, threads_) {}
 
@@ -335,7 +236,7 @@ class FragmentContract {
   }
 
   void lower(Launches& out) {
-    Launch launch = c_.make_launch();
+    Launch launch = results_.make_launch();
     launch.groups = group_count(c_.in(), grid_.groups());
     launch.kernel = kernel::trace("contract_fragments", c_.in().target, threads_, [&] { run(); });
     out.list.push_back(std::move(launch));
@@ -361,7 +262,7 @@ class FragmentContract {
   }
 
   void run() {
-    c_.declare();
+    results_.declare();
     at_ = grid_.place(c_);
     std::vector<Tiles> tiles;
     for (u32 i = 0; i < 2; ++i) {
@@ -378,7 +279,7 @@ class FragmentContract {
 
     // Step t multiplies fragments read in the step before, reads those of t + 1 from shared memory,
     // whose elements arrived during the two steps before.
-    steps_ = c_.depth() / kSide;
+    steps_ = depth_ / kSide;
     std::vector<VarValue> ahead[2];
     for (auto& set : ahead) {
       for (const Value& v : load_tile(c_.index(&set == ahead ? 0 : 1))) set.emplace_back(v);
@@ -449,7 +350,8 @@ class FragmentContract {
       const i64 per_step = c_.step(s->direct(), Axis::Depth) * kSide / 2;
       for (u32 u = 0; u < s->units(); ++u) {
         const auto [across, depth] = s->spot(u);
-        const Point p = s->point(at_, c_.as_index(across), c_.as_index(depth));
+        const Point p =
+            s->point(at_, c_.as_index(across), at_.slice * c_.index(depth_) + c_.as_index(depth));
         sources_.push_back({words, c_.position(s->direct(), p) / c_.index(2), per_step});
       }
     }
@@ -511,7 +413,7 @@ class FragmentContract {
   void store() {
     const bool whole =
         grid_.rows % tile_.tile_rows() == 0 && c_.columns() % tile_.tile_columns() == 0;
-    if (whole && c_.stores_product()) return store_fragments();
+    if (whole && results_.plain()) return store_fragments();
     // Fragment by fragment through shared memory, where each lane finds its elements.
     const u32 lanes = kernel::subgroup_width();
     const Shared stage(Scalar::F32, tile_.group_rows * tile_.group_columns * kSide * kSide);
@@ -527,8 +429,7 @@ class FragmentContract {
           const Value row = at_.row + c_.as_index(*row_ + U32(i * kSide) + e / U32(kSide));
           const Value column = at_.column + c_.as_index(*column_ + U32(j * kSide) + e % U32(kSide));
           const auto one = [&] {
-            Point p = c_.point(at_.base + row, column, c_.index(0));
-            c_.store(p, stage.load(mine + e));
+            results_.store(at_, at_.base + row, column, stage.load(mine + e));
           };
           if (whole) {
             one();
@@ -544,14 +445,14 @@ class FragmentContract {
   }
 
   void store_fragments() {
-    const Buffer& to = c_.output();
+    const Buffer& to = results_.memory();
     for (u32 i = 0; i < tile_.rows; ++i) {
       for (u32 j = 0; j < tile_.columns; ++j) {
         const Value row = at_.base + at_.row + c_.as_index(*row_ + U32(i * kSide));
         const Value column = at_.column + c_.as_index(*column_ + U32(j * kSide));
         Value sum = sums_[i * tile_.columns + j].get();
         if (to.elem() != Scalar::F32) sum = kernel::frag_cast(sum, to.elem());
-        kernel::frag_store(to, row * c_.index(c_.columns()) + column, c_.index(c_.columns()),
+        kernel::frag_store(to, results_.position(at_, row, column), c_.index(c_.columns()),
                            Layout::RowMajor, sum);
       }
     }
@@ -561,6 +462,8 @@ class FragmentContract {
   FragmentTile tile_;
   Scalar elem_;
   u32 threads_;
+  Results results_;
+  i64 depth_;  // of a slice
   Grid grid_;
   TileSource a_, b_;
   Grid::Place at_;
@@ -581,42 +484,45 @@ std::optional<Scalar> fragment_scalar(const ContractNest& c) {
   return std::nullopt;
 }
 
-// The largest tile whose workgroups fill the device, else the smallest.
-template <class Tile, class Rows, class Columns>
-Tile choose(const ContractNest& c, std::initializer_list<Tile> tiles, Rows rows, Columns columns) {
-  const i64 processors = c.in().target.threads / 8;
-  for (const Tile& t : tiles) {
-    if (Grid(c, rows(t), columns(t)).groups() >= processors) return t;
-  }
-  return *(tiles.end() - 1);
-}
-
 }  // namespace
 
 bool lower_contract_gpu(ContractNest& c, Launches& out) {
   if (c.depth() == 0 || c.accumulator() != kernel::Scalar::F32) return false;
   if (c.batch_rows() < 16 || c.columns() < 16) return false;
   const kernel::Target& target = c.in().target;
-  const bool gpu = target.threads >= kSoftware;
+  const bool gpu = target.threads >= kSoftwareGroups;
+  DepthSlices slices = choose_slices(c);
+  const auto add_slices = [&] {
+    if (!slices.several()) return;
+    slices.temp = out.add_temp(static_cast<u64>(slices.count * c.rows() * c.columns()) * 4);
+  };
   if (const auto elem = fragment_scalar(c)) {
-    const FragmentTile tile = gpu ? choose<FragmentTile>(
-                                        c, {{2, 4, 4, 4}, {2, 4, 4, 2}, {2, 2, 2, 2}},
+    DepthSlices even = slices;
+    if (c.depth() != even.count * even.depth) even = {.depth = c.depth()};
+    const FragmentTile tile = gpu ? choose_tile<FragmentTile>(
+                                        c, even.count, {{2, 4, 4, 4}, {2, 4, 4, 2}, {2, 2, 2, 2}},
                                         [](const FragmentTile& t) { return t.tile_rows(); },
                                         [](const FragmentTile& t) { return t.tile_columns(); })
                                   : FragmentTile{2, 2, 2, 1};
-    FragmentContract kernel(c, tile, *elem);
-    if (kernel.fits()) {
-      kernel.lower(out);
+    if (FragmentContract(c, tile, *elem, even).fits()) {
+      slices = even;
+      add_slices();
+      FragmentContract(c, tile, *elem, slices).lower(out);
+      if (slices.several()) lower_slice_sums(c, slices, out);
       return true;
     }
   }
   if (c.batch_rows() < 32 || c.columns() < 32) return false;
-  const PlainTile tile = gpu ? choose<PlainTile>(
-                                   c, {{8, 8, 4, 2, 8}, {8, 8, 2, 1, 8}, {4, 4, 2, 1, 8}},
-                                   [](const PlainTile& t) { return t.rows(); },
-                                   [](const PlainTile& t) { return t.columns(); })
-                             : PlainTile{4, 4, 2, 1, 8};
-  PlainContract(c, tile).lower(out);
+  add_slices();
+  const std::optional<SplitVerdict> verdict = lower_contract_split(c, slices, out);
+  const PlainTile tile =
+      gpu ? choose_tile<PlainTile>(
+                c, slices.count, {{8, 8, 4, 2, 8}, {8, 8, 2, 1, 8}, {4, 4, 2, 1, 8}},
+                [](const PlainTile& t) { return t.rows(); },
+                [](const PlainTile& t) { return t.columns(); })
+          : PlainTile{4, 4, 2, 1, 8};
+  PlainContract(c, tile, slices, verdict).lower(out);
+  if (slices.several()) lower_slice_sums(c, slices, out);
   return true;
 }
 

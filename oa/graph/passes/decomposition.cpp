@@ -15,13 +15,16 @@ namespace {
 // Ops of a definition record into the graph under construction.
 class RewriteRecorder final : public Recorder {
  public:
+  explicit RewriteRecorder(Precision precision) : precision_(precision) {}
   Graph& graph() override { return *graph_; }
   void check_open(std::string_view) override {}
   bool rewriting() const override { return true; }
+  Precision precision() const override { return precision_; }
   void set(Graph* graph) { graph_ = graph; }
 
  private:
   Graph* graph_ = nullptr;
+  Precision precision_;
 };
 
 struct Rewritten : Graph {
@@ -33,7 +36,7 @@ struct Rewritten : Graph {
 class Rewriter {
  public:
   explicit Rewriter(const Graph& from)
-      : from_(from), to_(std::make_unique<Rewritten>(Ref(new RewriteRecorder))) {
+      : from_(from), to_(std::make_unique<Rewritten>(Ref(new RewriteRecorder(from.recorder().precision())))) {
     to_->leaves = from.leaves;
     map_.resize(from.nodes.size());
   }

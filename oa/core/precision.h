@@ -1,0 +1,29 @@
+// How exactly products of 32-bit floats are computed. The name fixes the order of summation, so
+// that results have the same bits whichever kernel a device chooses.
+#pragma once
+
+#include <string_view>
+
+#include "oa/core/types.h"
+
+namespace oa {
+
+// A GPU without matrix units, or without room for their tiles, and the CPU compute F32 for every
+// name; so does the device itself where the numbers at hand do not fit a form.
+enum class Precision : u8 {
+  Engine,  // as the engine says
+  F32,     // plain multiply-adds in f32
+  // f32 from three products of halves: x = high + low, with a power of two per row of A and column
+  // of B. Where |x| is 2^-17 of its row's maximum or more, 22 bits of it take part.
+  F32x3,
+  // f32 from six products of bfloat16: x = high + middle + low, all 24 bits, whatever the
+  // exponents.
+  F32x6,
+};
+
+constexpr std::string_view token(Precision p) {
+  constexpr std::string_view names[] = {"engine", "f32", "f32x3", "f32x6"};
+  return names[static_cast<int>(p)];
+}
+
+}  // namespace oa

@@ -1,0 +1,110 @@
+#include "oa/graph/kernel_trials.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "oa/core/error.h"
+
+namespace oa::graph {
+namespace {
+
+constexpr u32 kRuns = 4;  // the first warms up
+constexpr u64 kMostBytes = u64{4} << 30;
+
+// Memory for the arguments of one launch, given back at the end.
+class Arguments {
+ public:
+  Arguments(const Graph& graph, device::Device& device, const Launch& launch,
+            std::span<const Temp> temps)
+      : device_(device) {
+    for (const ArgRef& a : launch.args) {
+      switch (a.kind) {
+        case ArgRef::Kind::Value: {
+          const Spec& spec = graph.spec(a.operand);
+          add(static_cast<u64>(spec.shape.elements()) * size_bytes(spec.dtype));
+          break;
+        }
+        case ArgRef::Kind::Temp: add(temps[a.temp].bytes); break;
+        case ArgRef::Kind::Status: add(256); break;
+        case ArgRef::Kind::Scalar:
+        case ArgRef::Kind::CheckBase: values_.push_back(0); break;
+        case ArgRef::Kind::Immediate: values_.push_back(a.immediate); break;
+      }
+    }
+  }
+  ~Arguments() {
+    for (const device::Memory& m : memory_) device_.release(m);
+  }
+  Arguments(const Arguments&) = delete;
+  Arguments& operator=(const Arguments&) = delete;
+
+  const std::vector<u64>& values() const { return values_; }
+
+ private:
+  void add(u64 bytes) {
+    bytes = std::max<u64>(bytes, 4);
+    total_ += bytes;
+    if (total_ > kMostBytes) fail(ErrorKind::ResourceExhausted, "trial", "too much memory");
+    memory_.push_back(device_.allocate(bytes));
+    const std::vector<u8> zeros(bytes);
+    device_.write(memory_.back(), 0, zeros.data(), bytes);
+    values_.push_back(memory_.back().address);
+  }
+
+  device::Device& device_;
+  std::vector<device::Memory> memory_;
+  std::vector<u64> values_;
+  u64 total_ = 0;
+};
+
+f64 seconds_of(const Graph& graph, device::Device& device, const Launch& launch,
+               std::span<const Temp> temps) {
+  const kernel::Kernel* one[] = {&launch.kernel};
+  const auto executable = device.compile(one)[0];
+  const Arguments arguments(graph, device, launch, temps);
+  device::CommandList list;
+  list.args = arguments.values();
+  for (u32 i = 0; i < kRuns; ++i) {
+    list.dispatches.push_back({.kernel = executable.get(),
+                               .groups = launch.groups,
+                               .arg_count = static_cast<u32>(list.args.size()),
+                               .barrier = true,
+                               .flops = launch.flops});
+  }
+  const std::vector<f64> seconds = device.durations(device.submit(list, true));
+  if (seconds.size() != kRuns) return std::numeric_limits<f64>::infinity();
+  return *std::min_element(seconds.begin() + 1, seconds.end());
+}
+
+}  // namespace
+
+u32 DeviceTrials::fastest(const Hash128& key, std::span<const Temp> temps,
+                          std::span<const std::function<Launch()>> candidates) {
+  if (const auto known = device_.recall(key)) {
+    if (known->size() == 1 && (*known)[0] < candidates.size()) {
+      ++recalled_;
+      return (*known)[0];
+    }
+  }
+  u32 best = 0;
+  f64 shortest = std::numeric_limits<f64>::infinity();
+  for (u32 i = 0; i < candidates.size(); ++i) {
+    try {
+      const f64 seconds = seconds_of(graph_, device_, candidates[i](), temps);
+      if (seconds < shortest) {
+        shortest = seconds;
+        best = i;
+      }
+    } catch (const Error&) {
+      // Without memory, or refused by the driver: the others are left. A lost device fails again.
+    }
+  }
+  if (shortest < std::numeric_limits<f64>::infinity()) {
+    ++made_;
+    const u8 fact[] = {static_cast<u8>(best)};
+    device_.remember(key, fact);
+  }
+  return best;
+}
+
+}  // namespace oa::graph
