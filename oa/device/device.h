@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "oa/core/hash.h"
 #include "oa/core/types.h"
 #include "oa/kernel/ir.h"
 
@@ -111,6 +112,11 @@ class Device {
   virtual void wait(Ticket ticket) = 0;  // throws BackendFailure if the device was lost
   // Seconds of each dispatch of a timed submission, empty if it was not timed. Waits.
   virtual std::vector<f64> durations(Ticket ticket) = 0;
+
+  // Small facts about this driver that outlive the process, kept with its compiled kernels: such as
+  // which of several was the fastest. Devices without a use for them know none.
+  virtual std::optional<std::vector<u8>> recall(const Hash128&) { return std::nullopt; }
+  virtual void remember(const Hash128&, std::span<const u8>) {}
 };
 
 struct DeviceOptions {

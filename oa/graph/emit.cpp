@@ -208,9 +208,10 @@ Value Evaluator::load_at(Operand operand, const AffineExpr& expr, Point& point,
   }
   // A pack of consecutive positions loads once, where its memory is consecutive and aligned.
   if (point.parts > 1 && !valid.valid() && !flat.coef.empty()) {
-    bool aligned = flat.offset % point.parts == 0 && flat.coef.back() == 1;
-    for (size_t d = 0; d + 1 < flat.coef.size(); ++d) {
-      aligned = aligned && flat.coef[d] % point.parts == 0;
+    const size_t along = std::min<size_t>(point.pack_axis, flat.coef.size() - 1);
+    bool aligned = flat.offset % point.parts == 0 && flat.coef[along] == 1;
+    for (size_t d = 0; d < flat.coef.size(); ++d) {
+      aligned = aligned && (d == along || flat.coef[d] % point.parts == 0);
     }
     if (aligned) {
       for (const auto& [key, wide] : *point.shared) {

@@ -71,10 +71,11 @@ struct Needs {
 struct Point {
   std::vector<kernel::Value> coords;  // per loop axis, of the evaluator's index type
   const Point* outer = nullptr;       // a point whose values are visible here (an enclosing loop)
-  // Consecutive positions that load together: component `part` of a pack of `parts` along the last
-  // axis. `shared` keeps the wide loads.
+  // Consecutive positions that load together: component `part` of a pack of `parts` along a loop
+  // axis, else the last one. `shared` keeps the wide loads.
   u32 part = 0;
   u32 parts = 1;
+  u32 pack_axis = ~0u;
   std::vector<std::pair<std::pair<Operand, AffineExpr>, kernel::Value>>* shared = nullptr;
 
   struct Known {

@@ -1,6 +1,8 @@
 // What the compile stages build from a graph: groups of fused nodes, then launches of kernels.
 #pragma once
 
+#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -80,12 +82,23 @@ struct Launches {
   }
 };
 
+// Tries kernels that compute the same, bit for bit, on the device at hand.
+class KernelTrials {
+ public:
+  virtual ~KernelTrials() = default;
+  // The fastest of the candidates, each a launch that may use `temps`. The answer is kept under the
+  // key, which must name everything that the kernels depend on, and is not looked for again.
+  virtual u32 fastest(const Hash128& key, std::span<const Temp> temps,
+                      std::span<const std::function<Launch()>> candidates) = 0;
+};
+
 // What the lowering of one group may look at.
 struct LowerInput {
   const Graph& graph;
   const Group& group;
   const kernel::Target& target;
   const std::vector<std::vector<bool>>& stored;  // [node][output]
+  KernelTrials* trials = nullptr;                // none: kernels are chosen by rules
   bool is_stored(Operand o) const { return o.is_leaf() || stored[o.node][o.output]; }
 };
 

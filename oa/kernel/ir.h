@@ -186,6 +186,7 @@ struct Target {
   bool f64 = true;         // F64 arithmetic
   bool fragments = false;  // cooperative matrices, f16 and bf16 with f32 accumulation, 16x16x16
   bool fragments_bf16 = false;
+  bool fragments_subnormal = false;  // those of f16 compute with subnormal numbers
 
   bool is_cpu() const { return kind == Kind::Cpu; }
 };

@@ -36,7 +36,7 @@ class CheckedDevice : public Device {
     target_.subgroup = gpu ? 8 : 16;
     target_.threads = 4;
     target_.f64 = true;
-    target_.fragments = target_.fragments_bf16 = gpu;
+    target_.fragments = target_.fragments_bf16 = target_.fragments_subnormal = gpu;
     info_.id = gpu ? "checked_gpu" : "checked";
     info_.name = "reference interpreter";
     info_.driver = "checks races, bounds and initialisation";

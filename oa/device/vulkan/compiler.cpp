@@ -17,8 +17,11 @@ constexpr u32 kLoweringVersion = 2;     // raise it when the words of a kernel c
 constexpr size_t kMaxPipelines = 8192;  // kept in memory though nobody uses them
 constexpr size_t kMaxThreads = 8;
 
-constexpr Trust kTrustAll{
-    .fused_fma = true, .exact_division = true, .fragments = true, .fragments_bf16 = true};
+constexpr Trust kTrustAll{.fused_fma = true,
+                          .exact_division = true,
+                          .fragments = true,
+                          .fragments_bf16 = true,
+                          .fragments_subnormal = true};
 
 // A pipeline cache for one pipeline.
 class PipelineCache {

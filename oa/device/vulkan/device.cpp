@@ -6,6 +6,8 @@
 namespace oa::device::vulkan {
 namespace {
 
+constexpr const char* kFactKind = "vulkan-fact";
+
 constexpr u64 kMiB = u64{1} << 20;
 constexpr size_t kTimedKept = 256;
 
@@ -132,13 +134,36 @@ void VulkanDevice::run_trials() {
   compiler_.use(lowering_target(p, trust_));
   target_.fragments = p.target.fragments && trust_.fragments;
   target_.fragments_bf16 = p.target.fragments_bf16 && trust_.fragments_bf16;
+  target_.fragments_subnormal = target_.fragments && trust_.fragments_subnormal;
   auto tested = [](bool good) { return std::string(good ? "yes, tested" : "no, by test"); };
   info_.capabilities.emplace_back("fused multiply-add", tested(trust_.fused_fma));
   info_.capabilities.emplace_back("exact division", tested(trust_.exact_division));
   if (p.target.fragments) {
     info_.capabilities.emplace_back("fragments f16", tested(trust_.fragments));
     info_.capabilities.emplace_back("fragments bf16", tested(trust_.fragments_bf16));
+    info_.capabilities.emplace_back("fragments f16, subnormal", tested(trust_.fragments_subnormal));
   }
+}
+
+Hash128 VulkanDevice::of_this_driver(const Hash128& key) const {
+  Hasher h;
+  h.add(key);
+  h.bytes(context_->physical().cache_uuid.data(), context_->physical().cache_uuid.size());
+  h.text(info_.name);
+  h.text(info_.driver);
+  return h.finish();
+}
+
+std::optional<std::vector<u8>> VulkanDevice::recall(const Hash128& key) {
+  if (const auto it = facts_.find(key); it != facts_.end()) return it->second;
+  auto fact = compiler_.disk().get(of_this_driver(key), kFactKind);
+  if (fact) facts_[key] = *fact;
+  return fact;
+}
+
+void VulkanDevice::remember(const Hash128& key, std::span<const u8> fact) {
+  facts_[key] = {fact.begin(), fact.end()};
+  compiler_.disk().put(of_this_driver(key), kFactKind, fact);
 }
 
 VulkanDevice::~VulkanDevice() {

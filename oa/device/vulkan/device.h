@@ -65,6 +65,8 @@ class VulkanDevice final : public Device {
   bool is_complete(Ticket ticket) override;
   void wait(Ticket ticket) override;
   std::vector<f64> durations(Ticket ticket) override;
+  std::optional<std::vector<u8>> recall(const Hash128& key) override;
+  void remember(const Hash128& key, std::span<const u8> fact) override;
 
   // For the tests of this folder.
   const std::shared_ptr<Context>& context() const { return context_; }
@@ -79,6 +81,7 @@ class VulkanDevice final : public Device {
   };
 
   void run_trials();
+  Hash128 of_this_driver(const Hash128& key) const;
   void collect();  // frees what completed work used
   void check_ticket(Ticket ticket, const char* op) const;
   // The value at which everything that was asked for so far, gathered uploads included, is done.
@@ -92,6 +95,7 @@ class VulkanDevice final : public Device {
   kernel::Target target_;
   MemoryReport report_;
   std::map<Ticket, Timed> timed_;
+  std::map<Hash128, std::vector<u8>> facts_;
 };
 
 }  // namespace oa::device::vulkan

@@ -16,7 +16,7 @@ namespace {
 using namespace oa::kernel;
 
 constexpr u8 kMaxAttempts = 3;  // at trials that take the process down
-constexpr u32 kVersion = 2;     // raise it when a trial or the lowering of its instructions changes
+constexpr u32 kVersion = 3;     // raise it when a trial or the lowering of its instructions changes
 constexpr const char* kCacheKind = "vulkan-trial";
 constexpr u32 kNumbers = 2048;
 constexpr u32 kSide = 16;  // of a fragment
@@ -94,11 +94,16 @@ Trial make_division_trial(const Target& target, Scalar scalar) {
   return trial;
 }
 
-// Multiples of 1/8 within +-2: products and their sums are exact in f32 in any order.
-std::vector<f32> small_numbers(u64 seed) {
+// Integers of at most `bits` bits, times `unit`: products of two such lists of 10 bits each, and
+// sums of 16 of them, are exact in f32 in any order.
+std::vector<f32> integers(u64 seed, u32 bits, f32 unit) {
   std::mt19937_64 random(seed);
+  const i64 most = (i64{1} << bits) - 1;
   std::vector<f32> list(kSide * kSide);
-  for (f32& x : list) x = (static_cast<f32>(random() % 33) - 16.0f) / 8.0f;
+  for (f32& x : list) {
+    const i64 integer = static_cast<i64>(random() % static_cast<u64>(2 * most + 1)) - most;
+    x = static_cast<f32>(integer) * unit;
+  }
   return list;
 }
 
@@ -125,14 +130,15 @@ struct Entry {
 };
 
 std::vector<u8> encode(const Entry& e) {
-  return {e.trust.fused_fma, e.trust.exact_division, e.trust.fragments, e.trust.fragments_bf16,
-          e.unfinished};
+  return {e.trust.fused_fma,      e.trust.exact_division,      e.trust.fragments,
+          e.trust.fragments_bf16, e.trust.fragments_subnormal, e.unfinished};
 }
 
 std::optional<Entry> decode(const std::optional<std::vector<u8>>& bytes) {
-  if (!bytes || bytes->size() != 5) return std::nullopt;
+  if (!bytes || bytes->size() != 6) return std::nullopt;
   const std::vector<u8>& b = *bytes;
-  return Entry{.trust = {b[0] != 0, b[1] != 0, b[2] != 0, b[3] != 0}, .unfinished = b[4]};
+  return Entry{.trust = {b[0] != 0, b[1] != 0, b[2] != 0, b[3] != 0, b[4] != 0},
+               .unfinished = b[5]};
 }
 
 }  // namespace
@@ -147,8 +153,12 @@ Trial division_trial(const Target& target, Scalar scalar) {
                                : make_division_trial<f32>(target, scalar);
 }
 
-Trial fragment_trial(const Target& target, Scalar scalar) {
-  const std::vector<f32> a = small_numbers(6), b = small_numbers(7), c = small_numbers(8);
+Trial fragment_trial(const Target& target, Scalar scalar, FragmentNumbers numbers) {
+  const bool tiny = numbers == FragmentNumbers::Subnormal;
+  const u32 bits = scalar == Scalar::BF16 ? 8 : 10;  // of 8 and 11: sums must fit 24
+  const f32 unit = tiny ? 0x1p-24f : 1.0f;
+  const std::vector<f32> a = integers(6, bits, unit), b = integers(7, bits, 1.0f);
+  const std::vector<f32> c = integers(8, 20, unit);
   // For each layout pair, A and B as stored in memory, plus C; then the same through workgroup
   // memory. Column-major means that the matrix is the transpose of what is stored.
   const auto at = [](const std::vector<f32>& m, bool columns, u32 row, u32 col) {
@@ -160,9 +170,11 @@ Trial fragment_trial(const Target& target, Scalar scalar) {
     std::vector<f32> product(kSide * kSide);
     for (u32 row = 0; row < kSide; ++row) {
       for (u32 col = 0; col < kSide; ++col) {
-        f32 sum = c[row * kSide + col];
-        for (u32 k = 0; k < kSide; ++k) sum += at(a, a_columns, row, k) * at(b, b_columns, k, col);
-        product[row * kSide + col] = sum;
+        f64 sum = c[row * kSide + col];
+        for (u32 k = 0; k < kSide; ++k) {
+          sum += f64{at(a, a_columns, row, k)} * at(b, b_columns, k, col);
+        }
+        product[row * kSide + col] = static_cast<f32>(sum);
       }
     }
     result.insert(result.end(), product.begin(), product.end());
@@ -252,6 +264,8 @@ Trust find_trust(Device& device, const Physical& physical, codegen::CodeCache& d
     try {
       trust.fragments = good(fragment_trial(target, Scalar::F16));
       trust.fragments_bf16 = target.fragments_bf16 && good(fragment_trial(target, Scalar::BF16));
+      trust.fragments_subnormal =
+          trust.fragments && good(fragment_trial(target, Scalar::F16, FragmentNumbers::Subnormal));
     } catch (const Error&) {  // lost: the next device is opened without fragments
       entry.unfinished = kMaxAttempts;
       disk.put(key, kCacheKind, encode(entry));

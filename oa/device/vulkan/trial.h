@@ -19,6 +19,7 @@ struct Trust {
   bool exact_division = false;  // FDiv and Sqrt round correctly
   bool fragments = false;       // f16 x f16 -> f32
   bool fragments_bf16 = false;
+  bool fragments_subnormal = false;  // f16 x f16 -> f32 computes with subnormal numbers
 
   bool operator==(const Trust&) const = default;
 };
@@ -38,8 +39,11 @@ struct Trial {
 Trial fma_trial(const kernel::Target& target, kernel::Scalar scalar);
 Trial division_trial(const kernel::Target& target, kernel::Scalar scalar);
 // Products of 16x16x16 fragments of F16 or BF16 with F32 accumulation, from device and workgroup
-// memory in all layouts. The numbers are such that every order of summation is exact.
-Trial fragment_trial(const kernel::Target& target, kernel::Scalar scalar);
+// memory in all layouts, against double precision. The numbers use every bit of the type, and are
+// such that every order of summation is exact. Subnormal: A has only subnormal halves.
+enum class FragmentNumbers : u8 { Normal, Subnormal };
+Trial fragment_trial(const kernel::Target& target, kernel::Scalar scalar,
+                     FragmentNumbers numbers = FragmentNumbers::Normal);
 
 using CompileOne = std::function<std::shared_ptr<Executable>(const kernel::Kernel&)>;
 

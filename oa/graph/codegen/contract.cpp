@@ -17,6 +17,7 @@ using kernel::Value;
 namespace {
 
 constexpr u32 kRow = 0, kColumn = 1, kDepth = 2, kBatch = 3;
+constexpr u32 kPack = 4;         // results stored together
 constexpr u32 kGeneralRows = 4;  // rows of C per workgroup of the general kernel
 
 }  // namespace
@@ -184,8 +185,55 @@ bool ContractNest::stores_product() const {
   return in_.group.nodes.size() == 1 && in_.group.outputs.size() == 1;
 }
 
-void ContractNest::store_products(const Value& row, const Value& column, const Value& products) {
-  outputs_[0].store(row * index(columns_) + column, products);
+bool ContractNest::packs() const {
+  u32 widest = 0;
+  for (Operand o : in_.group.outputs) {
+    widest = std::max(widest, size_bytes(in_.graph.spec(o).dtype));
+  }
+  for (Operand o : nest_.needs.buffers) {
+    widest = std::max(widest, size_bytes(in_.graph.spec(o).dtype));
+  }
+  return widest <= 4 && nest_.extent[column_loops_.back()] % kPack == 0;
+}
+
+void ContractNest::store_pack(const Value& row, const Value& column,
+                              std::span<const Value> products) {
+  std::vector<std::pair<std::pair<Operand, AffineExpr>, Value>> shared;
+  std::vector<std::vector<Value>> values(outputs_.size());
+  Value first;
+  for (u32 part = 0; part < kPack; ++part) {
+    Point p = point(row, column, index(0));
+    p.pack_axis = static_cast<u32>(column_loops_.back());
+    if (part > 0) p.coords[p.pack_axis] = p.coords[p.pack_axis] + index(part);
+    p.part = part;
+    p.parts = kPack;
+    p.shared = &shared;
+    const std::vector<Value> v = epilogue(p, products[part]);
+    if (part == 0) first = position_;
+    for (size_t o = 0; o < v.size(); ++o) values[o].push_back(v[o]);
+  }
+  for (size_t o = 0; o < values.size(); ++o) outputs_[o].store(first, kernel::vec(values[o]));
+}
+
+Hash128 ContractNest::trial_key(std::string_view what, i64 slices) const {
+  constexpr u32 kVersion = 1;  // raise it when the candidates change
+  Hasher h;
+  h.add(kVersion);
+  h.text(what);
+  h.text(group_label(in_.graph, in_.group));
+  for (const i64 x : {rows_, batch_rows(), columns_, k_, slices}) h.add(x);
+  h.add(static_cast<u8>(spec_.precision));
+  for (u32 i = 0; i < 2; ++i) {
+    h.add(static_cast<u8>(operand_dtype(i)));
+    const auto d = direct(i);
+    h.add(static_cast<u8>(d.has_value()));
+    if (!d) continue;
+    for (const i64 coefficient : evaluator_.over_loops(d->position).coef) h.add(coefficient);
+  }
+  for (Operand o : in_.group.outputs) h.add(static_cast<u8>(in_.graph.spec(o).dtype));
+  h.add(in_.target.subgroup);
+  h.add(in_.target.shared_bytes);
+  return h.finish();
 }
 
 DType ContractNest::operand_dtype(u32 i) const {

@@ -46,9 +46,13 @@ class ContractNest {
   // True if the group stores the product itself and nothing else, row after row.
   bool stores_product() const;
   const kernel::Buffer& output() const { return outputs_[0]; }
-  // Neighbouring products of a row as one vector; the columns are a multiple of its components.
-  void store_products(const kernel::Value& row, const kernel::Value& column,
-                      const kernel::Value& products);
+  // Whether results of 4 neighbouring columns, from a multiple of 4 on, can be stored together.
+  bool packs() const;
+  void store_pack(const kernel::Value& row, const kernel::Value& column,
+                  std::span<const kernel::Value> products);
+
+  // Names this product and everything that its kernels depend on, for measurements.
+  Hash128 trial_key(std::string_view what, i64 slices) const;
 
   // A launch with the parameters that declare() makes, in order; append more after them. Without
   // outputs: a kernel that prepares operands.

@@ -5,9 +5,11 @@
 // Two kernels: f32 by plain multiply-adds, each lane blocks of 4x4 of C; 16-bit floats by matrix
 // fragments, each subgroup a rectangle of 16x16 fragments.
 #include <algorithm>
+#include <array>
 
 #include "oa/graph/codegen/contract_split.h"
 #include "oa/graph/codegen/contract_tiles.h"
+#include "oa/graph/codegen/contract_turn.h"
 
 namespace oa::graph {
 namespace {
@@ -22,6 +24,7 @@ using kernel::VarValue;
 using Axis = ContractNest::Axis;
 
 constexpr u32 kSide = kFragmentSide;
+constexpr FragmentTile kSmallFragments{2, 2, 2, 2};
 
 // --- f32
 // ------------------------------------------------------------------------------------------
@@ -50,7 +53,7 @@ class PlainContract {
         a_(c, 0, tile.rows(), tile.depth, 4, tile.threads(), slices.count * slices.depth),
         b_(c, 1, tile.columns(), tile.depth, 4, tile.threads(), slices.count * slices.depth) {}
 
-  void lower(Launches& out) {
+  Launch launch() {
     Launch launch = results_.make_launch();
     launch.groups = group_count(c_.in(), grid_.groups());
     if (verdict_) {
@@ -66,7 +69,7 @@ class PlainContract {
         run();
       }
     });
-    out.list.push_back(std::move(launch));
+    return launch;
   }
 
  private:
@@ -170,7 +173,7 @@ class PlainContract {
   void store() {
     const bool rows_end = grid_.rows % tile_.rows() != 0;
     const bool columns_end = c_.columns() % tile_.columns() != 0;
-    const bool packs = results_.plain() && c_.columns() % 4 == 0;
+    const bool packs = results_.packs();
     for (u32 i = 0; i < tile_.lane_rows; ++i) {
       const Value row = at_.row + c_.as_index(*row_ + U32(i / 4 * 16 + i % 4));
       const auto of_row = [&] {
@@ -179,9 +182,8 @@ class PlainContract {
           const VarValue* sum = &sums_[i * tile_.lane_columns + j];
           const auto one = [&] {
             if (packs) {
-              results_.memory().store(
-                  results_.position(at_, at_.base + row, column),
-                  kernel::vec({sum[0].get(), sum[1].get(), sum[2].get(), sum[3].get()}));
+              const Value four[] = {sum[0].get(), sum[1].get(), sum[2].get(), sum[3].get()};
+              results_.store_pack(at_, at_.base + row, column, four);
             } else {
               results_.store(at_, at_.base + row, column, sum->get());
             }
@@ -219,8 +221,9 @@ class PlainContract {
 class FragmentContract {
  public:
   FragmentContract(ContractNest& c, const FragmentTile& tile, Scalar elem,
-                   const DepthSlices& slices)
+                   const DepthSlices& slices, const std::array<std::optional<u32>, 2>& turned = {})
       : c_(c),
+        turned_(turned),
         tile_(tile),
         elem_(elem),
         threads_(tile.group_rows * tile.group_columns * c.in().target.subgroup),
@@ -228,18 +231,24 @@ class FragmentContract {
         depth_(slices.depth),
         grid_(c, tile.tile_rows(), tile.tile_columns(), slices.count),
         a_(c, 0, tile.tile_rows(), kSide, 8, threads_),
-        b_(c, 1, tile.tile_columns(), kSide, 8, threads_) {}
+        b_(c, 1, tile.tile_columns(), kSide, 8, threads_) {
+    if (turned_[0]) a_.turn();
+    if (turned_[1]) b_.turn();
+  }
 
   // Whether the operands come in packs of 16 bytes, without remainders along k.
   bool fits() const {
     return a_.wide() && b_.wide() && a_.units() > 0 && b_.units() > 0 && c_.depth() % kSide == 0;
   }
 
-  void lower(Launches& out) {
+  Launch launch() {
     Launch launch = results_.make_launch();
     launch.groups = group_count(c_.in(), grid_.groups());
+    for (const auto& t : turned_) {
+      if (t) launch.args.push_back(ArgRef::temporary(*t));
+    }
     launch.kernel = kernel::trace("contract_fragments", c_.in().target, threads_, [&] { run(); });
-    out.list.push_back(std::move(launch));
+    return launch;
   }
 
  private:
@@ -345,14 +354,24 @@ class FragmentContract {
 
   void find_sources() {
     sources_.clear();
-    for (const TileSource* s : {&a_, &b_}) {
-      const Buffer words(Scalar::U32, c_.memory(s->direct()).address());
-      const i64 per_step = c_.step(s->direct(), Axis::Depth) * kSide / 2;
-      for (u32 u = 0; u < s->units(); ++u) {
-        const auto [across, depth] = s->spot(u);
-        const Point p =
-            s->point(at_, c_.as_index(across), at_.slice * c_.index(depth_) + c_.as_index(depth));
-        sources_.push_back({words, c_.position(s->direct(), p) / c_.index(2), per_step});
+    for (u32 operand = 0; operand < 2; ++operand) {
+      const TileSource& s = operand == 0 ? a_ : b_;
+      const Buffer words = turned_[operand] ? kernel::param_buffer(Scalar::U32)
+                                            : Buffer(Scalar::U32, c_.memory(s.direct()).address());
+      const i64 lines = operand == 0 ? c_.batch_rows() : c_.columns();
+      const i64 step = turned_[operand] ? lines : c_.step(s.direct(), Axis::Depth);
+      for (u32 u = 0; u < s.units(); ++u) {
+        const auto [across, depth] = s.spot(u);
+        const Value k = at_.slice * c_.index(depth_) + c_.as_index(depth);
+        Value at;
+        if (turned_[operand]) {
+          const Value line = (operand == 0 ? at_.row : at_.column) + c_.as_index(across);
+          at = (at_.batch * c_.index(c_.depth()) + k) * c_.index(lines) +
+               kernel::min(line, c_.index(lines - 8));
+        } else {
+          at = c_.position(s.direct(), s.point(at_, c_.as_index(across), k));
+        }
+        sources_.push_back({words, at / c_.index(2), step * kSide / 2});
       }
     }
   }
@@ -414,34 +433,8 @@ class FragmentContract {
     const bool whole =
         grid_.rows % tile_.tile_rows() == 0 && c_.columns() % tile_.tile_columns() == 0;
     if (whole && results_.plain()) return store_fragments();
-    // Fragment by fragment through shared memory, where each lane finds its elements.
-    const u32 lanes = kernel::subgroup_width();
-    const Shared stage(Scalar::F32, tile_.group_rows * tile_.group_columns * kSide * kSide);
-    const U32 mine = kernel::lane() / U32(lanes) * U32(kSide * kSide);
-    const U32 in_group = kernel::lane() % U32(lanes);
-    for (u32 i = 0; i < tile_.rows; ++i) {
-      for (u32 j = 0; j < tile_.columns; ++j) {
-        kernel::frag_store(stage, mine, U32(kSide), Layout::RowMajor,
-                           sums_[i * tile_.columns + j].get());
-        kernel::barrier();
-        kernel::For(U32(0), U32(kSide * kSide), U32(lanes), [&](U32 first) {
-          const U32 e = first + in_group;
-          const Value row = at_.row + c_.as_index(*row_ + U32(i * kSide) + e / U32(kSide));
-          const Value column = at_.column + c_.as_index(*column_ + U32(j * kSide) + e % U32(kSide));
-          const auto one = [&] {
-            results_.store(at_, at_.base + row, column, stage.load(mine + e));
-          };
-          if (whole) {
-            one();
-          } else {
-            kernel::If(
-                kernel::Bool((row < c_.index(grid_.rows)) & (column < c_.index(c_.columns()))),
-                one);
-          }
-        });
-        kernel::barrier();
-      }
-    }
+    store_staged(results_, at_, tile_, whole, grid_.rows, c_, *row_, *column_, sums_,
+                 [](const Value& x, const Value&, const Value&) { return x; });
   }
 
   void store_fragments() {
@@ -459,6 +452,7 @@ class FragmentContract {
   }
 
   ContractNest& c_;
+  std::array<std::optional<u32>, 2> turned_;  // temporaries
   FragmentTile tile_;
   Scalar elem_;
   u32 threads_;
@@ -472,6 +466,23 @@ class FragmentContract {
   std::vector<Source> sources_;
   std::vector<VarValue> sums_;
 };
+
+// Copies of operands that run along k, where the product gains more than that costs.
+std::array<std::optional<u32>, 2> turn_operands(ContractNest& c, bool gpu, Launches& out) {
+  std::array<std::optional<u32>, 2> turned;
+  const f64 all =
+      static_cast<f64>(c.rows()) * static_cast<f64>(c.columns()) * static_cast<f64>(c.depth());
+  if (gpu && all < 0x1p34) return turned;
+  for (u32 operand = 0; operand < 2; ++operand) {
+    const i64 lines = operand == 0 ? c.batch_rows() : c.columns();
+    const i64 readers = operand == 0 ? c.columns() : c.batch_rows();  // that read each line
+    const i64 enough = !gpu ? 48 : operand == 0 ? 4096 : 2048;
+    const TileSource source(c, operand, kSide, kSide, 8, 32);
+    if (!source.along_depth() || lines % 8 != 0 || readers < enough) continue;
+    turned[operand] = lower_turned(c, operand, out);
+  }
+  return turned;
+}
 
 // The element type if both operands are stored 16-bit floats that the device has fragments for.
 std::optional<Scalar> fragment_scalar(const ContractNest& c) {
@@ -499,15 +510,21 @@ bool lower_contract_gpu(ContractNest& c, Launches& out) {
   if (const auto elem = fragment_scalar(c)) {
     DepthSlices even = slices;
     if (c.depth() != even.count * even.depth) even = {.depth = c.depth()};
-    const FragmentTile tile = gpu ? choose_tile<FragmentTile>(
-                                        c, even.count, {{2, 4, 4, 4}, {2, 4, 4, 2}, {2, 2, 2, 2}},
-                                        [](const FragmentTile& t) { return t.tile_rows(); },
-                                        [](const FragmentTile& t) { return t.tile_columns(); })
-                                  : FragmentTile{2, 2, 2, 1};
-    if (FragmentContract(c, tile, *elem, even).fits()) {
+    if (FragmentContract(c, kSmallFragments, *elem, even).fits()) {
       slices = even;
       add_slices();
-      FragmentContract(c, tile, *elem, slices).lower(out);
+      const auto turned = turn_operands(c, gpu, out);
+      const auto make = [&](const FragmentTile& t) {
+        return FragmentContract(c, t, *elem, slices, turned).launch();
+      };
+      const FragmentTile tile =
+          gpu ? fastest_tile<FragmentTile>(
+                    c, "fragments", slices.count,
+                    {{2, 4, 4, 4}, {4, 2, 4, 4}, {2, 4, 4, 2}, {2, 2, 4, 4}, {2, 2, 2, 2}},
+                    [](const FragmentTile& t) { return t.tile_rows(); },
+                    [](const FragmentTile& t) { return t.tile_columns(); }, out.temps, make)
+              : FragmentTile{2, 2, 2, 1};
+      out.list.push_back(make(tile));
       if (slices.several()) lower_slice_sums(c, slices, out);
       return true;
     }
@@ -515,13 +532,21 @@ bool lower_contract_gpu(ContractNest& c, Launches& out) {
   if (c.batch_rows() < 32 || c.columns() < 32) return false;
   add_slices();
   const std::optional<SplitVerdict> verdict = lower_contract_split(c, slices, out);
-  const PlainTile tile =
-      gpu ? choose_tile<PlainTile>(
-                c, slices.count, {{8, 8, 4, 2, 8}, {8, 8, 2, 1, 8}, {4, 4, 2, 1, 8}},
-                [](const PlainTile& t) { return t.rows(); },
-                [](const PlainTile& t) { return t.columns(); })
-          : PlainTile{4, 4, 2, 1, 8};
-  PlainContract(c, tile, slices, verdict).lower(out);
+  const auto make = [&](const PlainTile& t) {
+    return PlainContract(c, t, slices, verdict).launch();
+  };
+  const std::initializer_list<PlainTile> tiles = {
+      {8, 8, 4, 2, 8}, {8, 8, 4, 2, 16}, {8, 8, 2, 2, 8}, {8, 8, 2, 1, 8},
+      {4, 8, 4, 1, 8}, {4, 4, 4, 2, 16}, {4, 4, 2, 1, 8}, {4, 4, 2, 1, 32}};
+  const auto rows = [](const PlainTile& t) { return t.rows(); };
+  const auto columns = [](const PlainTile& t) { return t.columns(); };
+  PlainTile tile{4, 4, 2, 1, 8};
+  if (gpu && verdict) {
+    tile = choose_tile(c, slices.count, tiles, rows, columns);  // it hardly ever runs
+  } else if (gpu) {
+    tile = fastest_tile(c, "plain", slices.count, tiles, rows, columns, out.temps, make);
+  }
+  out.list.push_back(make(tile));
   if (slices.several()) lower_slice_sums(c, slices, out);
   return true;
 }

@@ -11,7 +11,7 @@ namespace {
 
 constexpr i64 kTile = 128;    // results of this square occupy a processor
 constexpr i64 kFull = 128;    // as many of them need no slices
-constexpr i64 kWanted = 256;  // workgroups of 128 x 128
+constexpr i64 kWanted = 264;  // workgroups at most, so that none begins when others end
 constexpr i64 kMostSlices = 64;
 constexpr i64 kLongSum = 256;  // shorter ones stay whole
 constexpr i64 kTogether = 8;   // slices whose sums are read at once
@@ -21,8 +21,7 @@ constexpr i64 kTogether = 8;   // slices whose sums are read at once
 DepthSlices choose_slices(const ContractNest& c) {
   const i64 tiles = Grid(c, kTile, kTile).tiles();
   if (tiles >= kFull || c.depth() < kLongSum) return {.depth = c.depth()};
-  const i64 wanted =
-      std::min({ceil_div(kWanted, tiles), ceil_div(c.depth(), kSliceUnit), kMostSlices});
+  const i64 wanted = std::min({kWanted / tiles, ceil_div(c.depth(), kSliceUnit), kMostSlices});
   DepthSlices s;
   s.depth = ceil_div(ceil_div(c.depth(), wanted), kSliceUnit) * kSliceUnit;
   s.count = ceil_div(c.depth(), s.depth);

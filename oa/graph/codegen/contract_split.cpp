@@ -387,7 +387,7 @@ class SplitContract {
         threads_(tile.group_rows * tile.group_columns * c.in().target.subgroup),
         grid_(c, tile.tile_rows(), tile.tile_columns(), slices.count) {}
 
-  void lower(Launches& out) {
+  Launch launch() {
     Launch launch = results_.make_launch();
     a_.add_args(launch);
     b_.add_args(launch);
@@ -403,7 +403,7 @@ class SplitContract {
       }
       kernel::If(verdict_.holds(), [&] { run(); });
     });
-    out.list.push_back(std::move(launch));
+    return launch;
   }
 
  private:
@@ -601,34 +601,10 @@ class SplitContract {
   void store() {
     const bool whole =
         grid_.rows % tile_.tile_rows() == 0 && c_.columns() % tile_.tile_columns() == 0;
-    const u32 lanes = kernel::subgroup_width();
-    const Shared stage(Scalar::F32, tile_.group_rows * tile_.group_columns * kSide * kSide);
-    const U32 mine = kernel::lane() / U32(lanes) * U32(kSide * kSide);
-    const U32 in_group = kernel::lane() % U32(lanes);
-    for (u32 i = 0; i < tile_.rows; ++i) {
-      for (u32 j = 0; j < tile_.columns; ++j) {
-        kernel::frag_store(stage, mine, U32(kSide), Layout::RowMajor,
-                           sums_[i * tile_.columns + j].get());
-        kernel::barrier();
-        kernel::For(U32(0), U32(kSide * kSide), U32(lanes), [&](U32 first) {
-          const U32 e = first + in_group;
-          const Value row = at_.row + c_.as_index(*row_ + U32(i * kSide) + e / U32(kSide));
-          const Value column = at_.column + c_.as_index(*column_ + U32(j * kSide) + e % U32(kSide));
-          const auto one = [&] {
-            results_.store(at_, at_.base + row, column,
-                           unscaled(F32(stage.load(mine + e)), row, column));
-          };
-          if (whole) {
-            one();
-          } else {
-            kernel::If(
-                kernel::Bool((row < c_.index(grid_.rows)) & (column < c_.index(c_.columns()))),
-                one);
-          }
-        });
-        kernel::barrier();
-      }
-    }
+    store_staged(results_, at_, tile_, whole, grid_.rows, c_, *row_, *column_, sums_,
+                 [&](const Value& x, const Value& row, const Value& column) {
+                   return unscaled(F32(x), row, column);
+                 });
   }
 
   // Two factors, since one alone might be too large or too small for f32.
@@ -700,34 +676,40 @@ std::optional<SplitVerdict> lower_contract_split(ContractNest& c, const DepthSli
   if (precision == Precision::F32 || c.operand_dtype(0) != DType::F32 || !target.fragments) {
     return std::nullopt;
   }
+  // The low parts of halves are subnormal more often than not.
+  if (precision == Precision::F32x3 && !target.fragments_subnormal) return std::nullopt;
   if (precision == Precision::F32x6 && !target.fragments_bf16) return std::nullopt;
   const bool gpu = target.threads >= kSoftwareGroups;
   if (gpu && !pays(c)) return std::nullopt;
   const SplitForm form = form_of(precision);
-  const auto choose = [&](std::initializer_list<FragmentTile> tiles) {
-    return choose_tile<FragmentTile>(
-        c, slices.count, tiles, [](const FragmentTile& t) { return t.tile_rows(); },
-        [](const FragmentTile& t) { return t.tile_columns(); });
-  };
-  const FragmentTile small{2, 2, 2, 2};
-  const FragmentTile tile = !gpu              ? small
-                            : form.parts == 2 ? choose({{2, 4, 4, 2}, {2, 2, 4, 2}, small})
-                                              : choose({{2, 2, 4, 2}, small});
   const i64 batches = c.rows() / c.batch_rows();
   const i64 depth =
       slices.several() ? slices.count * slices.depth : ceil_div(c.depth(), kPassDepth) * kPassDepth;
-  const auto padded = [](i64 lines, u32 side) {
-    const i64 whole = std::max<i64>(side, kLines);
+  // Whole tiles of any candidate.
+  const auto padded = [&](i64 lines) {
+    const i64 whole = gpu ? 128 : kLines;
     return ceil_div(lines, whole) * whole;
   };
-  OperandSplit a(c, form, 0, batches, padded(c.batch_rows(), tile.tile_rows()), depth);
-  OperandSplit b(c, form, 1, batches, padded(c.columns(), tile.tile_columns()), depth);
+  OperandSplit a(c, form, 0, batches, padded(c.batch_rows()), depth);
+  OperandSplit b(c, form, 1, batches, padded(c.columns()), depth);
   for (OperandSplit* o : {&a, &b}) o->add_temps(out);
   for (OperandSplit* o : {&a, &b}) o->lower_maxima(out);
   for (OperandSplit* o : {&a, &b}) o->lower_parts(out);
   for (OperandSplit* o : {&a, &b}) o->lower_verdict(out);
   const SplitVerdict verdict(a.worst(), b.worst());
-  SplitContract(c, form, tile, depth, slices, a, b, verdict).lower(out);
+  const auto make = [&](const FragmentTile& t) {
+    return SplitContract(c, form, t, depth, slices, a, b, verdict).launch();
+  };
+  const auto choose = [&](std::initializer_list<FragmentTile> tiles) {
+    return fastest_tile<FragmentTile>(
+        c, "split", slices.count, tiles, [](const FragmentTile& t) { return t.tile_rows(); },
+        [](const FragmentTile& t) { return t.tile_columns(); }, out.temps, make);
+  };
+  const FragmentTile small{2, 2, 2, 2};
+  const FragmentTile tile = !gpu              ? small
+                            : form.parts == 2 ? choose({{2, 4, 4, 2}, {2, 2, 4, 2}, small})
+                                              : choose({{2, 2, 4, 2}, small});
+  out.list.push_back(make(tile));
   return verdict;
 }
 

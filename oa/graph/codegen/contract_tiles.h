@@ -104,6 +104,8 @@ class TileSource {
   u32 units() const { return units_; }  // packs that each lane reads
   bool wide() const { return wide_; }
   bool along_depth() const { return along_depth_; }
+  // Reads a turned copy instead (contract_turn.h).
+  void turn() { along_depth_ = false; }
   const ContractNest::Direct& direct() const { return *direct_; }
 
   // Where pack `u` of this lane lies in the tile.
@@ -186,6 +188,16 @@ class Results {
         slices_.several() ? at.slice * c_.index(c_.rows()) + row : kernel::Value(row);
     return from * c_.index(c_.columns()) + column;
   }
+  // Whether 4 neighbouring columns, from a multiple of 4 on, can be stored together.
+  bool packs() const { return plain() ? c_.columns() % 4 == 0 : c_.packs(); }
+  void store_pack(const Grid::Place& at, const kernel::Value& row, const kernel::Value& column,
+                  std::span<const kernel::Value> products) const {
+    if (plain()) {
+      memory().store(position(at, row, column), kernel::vec(products));
+    } else {
+      c_.store_pack(row, column, products);
+    }
+  }
   void store(const Grid::Place& at, const kernel::Value& row, const kernel::Value& column,
              const kernel::Value& product) const {
     if (slices_.several()) {
@@ -211,6 +223,55 @@ struct FragmentTile {
   u32 tile_columns() const { return group_columns * columns * kFragmentSide; }
 };
 
+// Stores a workgroup's sums fragment by fragment through workgroup memory, where each lane finds
+// its elements. `row` and `column`: of the subgroup in the tile; `scale` gets an element with its
+// row and column within the batch.
+template <class Scale>
+void store_staged(const Results& results, const Grid::Place& at, const FragmentTile& tile,
+                  bool whole, i64 rows, const ContractNest& c, const kernel::U32& row,
+                  const kernel::U32& column, const std::vector<kernel::VarValue>& sums,
+                  const Scale& scale) {
+  using kernel::U32;
+  using kernel::Value;
+  constexpr u32 kSide = kFragmentSide;
+  const u32 lanes = kernel::subgroup_width();
+  const u32 pack = results.packs() ? 4 : 1;
+  const kernel::Shared stage(kernel::Scalar::F32,
+                             tile.group_rows * tile.group_columns * kSide * kSide);
+  const U32 mine = kernel::lane() / U32(lanes) * U32(kSide * kSide);
+  const U32 in_group = kernel::lane() % U32(lanes);
+  for (u32 i = 0; i < tile.rows; ++i) {
+    for (u32 j = 0; j < tile.columns; ++j) {
+      kernel::frag_store(stage, mine, U32(kSide), kernel::Layout::RowMajor,
+                         sums[i * tile.columns + j].get());
+      kernel::barrier();
+      kernel::For(U32(0), U32(kSide * kSide), U32(lanes * pack), [&](U32 first) {
+        const U32 e = first + in_group * U32(pack);
+        const Value r = at.row + c.as_index(row + U32(i * kSide) + e / U32(kSide));
+        const Value n = at.column + c.as_index(column + U32(j * kSide) + e % U32(kSide));
+        const auto body = [&] {
+          if (pack == 1) {
+            results.store(at, at.base + r, n, scale(stage.load(mine + e), r, n));
+            return;
+          }
+          const Value wide = stage.load(mine + e, pack);
+          std::vector<Value> four;
+          for (u32 k = 0; k < pack; ++k) {
+            four.push_back(scale(kernel::extract(wide, k), r, n + c.index(k)));
+          }
+          results.store_pack(at, at.base + r, n, four);
+        };
+        if (whole) {
+          body();
+        } else {
+          kernel::If(kernel::Bool((r < c.index(rows)) & (n < c.index(c.columns()))), body);
+        }
+      });
+      kernel::barrier();
+    }
+  }
+}
+
 // The largest tile whose workgroups fill the device, else the smallest.
 template <class Tile, class Rows, class Columns>
 Tile choose_tile(const ContractNest& c, i64 slices, std::initializer_list<Tile> tiles, Rows rows,
@@ -220,6 +281,23 @@ Tile choose_tile(const ContractNest& c, i64 slices, std::initializer_list<Tile> 
     if (Grid(c, rows(t), columns(t), slices).groups() >= processors) return t;
   }
   return *(tiles.end() - 1);
+}
+
+// The same by measuring the launches that `make` makes of the tiles, where the device can; small
+// products go by the rule.
+template <class Tile, class Rows, class Columns, class Make>
+Tile fastest_tile(const ContractNest& c, std::string_view what, i64 slices,
+                  std::initializer_list<Tile> tiles, Rows rows, Columns columns,
+                  std::span<const Temp> temps, const Make& make) {
+  constexpr f64 kWorthTrying = 0x1p27;  // multiply-adds
+  const f64 work =
+      static_cast<f64>(c.rows()) * static_cast<f64>(c.columns()) * static_cast<f64>(c.depth());
+  if (c.in().trials == nullptr || c.in().target.threads < kSoftwareGroups || work < kWorthTrying) {
+    return choose_tile(c, slices, tiles, rows, columns);
+  }
+  std::vector<std::function<Launch()>> candidates;
+  for (const Tile& t : tiles) candidates.emplace_back([&make, &t] { return make(t); });
+  return tiles.begin()[c.in().trials->fastest(c.trial_key(what, slices), temps, candidates)];
 }
 
 }  // namespace oa::graph

@@ -1,7 +1,9 @@
 // Stage 7. Writes the kernels of every group with the generator of its kind, and runs equal kernels
 // that do not depend on each other side by side. Stands after fusion;
-// a generator that refuses a group sends the pipeline back there.
+// a generator that refuses a group sends the pipeline back there. Where several kernels compute the
+// same bits, graphics cards try them once.
 #include "oa/graph/compile.h"
+#include "oa/graph/kernel_trials.h"
 
 namespace oa::graph {
 
@@ -9,12 +11,13 @@ void kernel_selection(Compilation& c, StageRecord& record) {
   record.input_count = c.groups.size();
   c.launches = {};
   c.launch_group.clear();
+  DeviceTrials trials(*c.graph, c.device);
   for (u32 g = 0; g < c.groups.size(); ++g) {
     const Group& group = c.groups[g];
     i64 elements = 0;
     for (Operand o : group.outputs) elements += c.graph->spec(o).shape.elements();
     if (elements == 0) continue;  // nothing to compute
-    const LowerInput in{*c.graph, group, c.target, c.stored};
+    const LowerInput in{*c.graph, group, c.target, c.stored, &trials};
     switch (group.kind) {
       case Group::Kind::Pointwise: lower_pointwise(in, c.launches); break;
       case Group::Kind::Reduce: lower_reduce(in, c.launches); break;
@@ -27,6 +30,10 @@ void kernel_selection(Compilation& c, StageRecord& record) {
   record.output_count = c.launches.list.size();
   record.state = c.groups.empty() ? StageState::Inherited : StageState::Applied;
   record.reason = fmt::format("{} launches for {} groups", c.launches.list.size(), c.groups.size());
+  if (trials.made() + trials.recalled() > 0) {
+    record.reason += fmt::format("; {} kernels chosen by trial now, {} by earlier ones",
+                                 trials.made(), trials.recalled());
+  }
 }
 
 }  // namespace oa::graph
