@@ -537,7 +537,7 @@ bool lower_contract_gpu(ContractNest& c, Launches& out) {
   };
   const std::initializer_list<PlainTile> tiles = {
       {8, 8, 4, 2, 8}, {8, 8, 4, 2, 16}, {8, 8, 2, 2, 8}, {8, 8, 2, 1, 8},
-      {4, 8, 4, 1, 8}, {4, 4, 4, 2, 16}, {4, 4, 2, 1, 8}, {4, 4, 2, 1, 32}};
+      {4, 8, 4, 1, 8}, {4, 4, 4, 2, 16}, {4, 4, 2, 1, 8}, {4, 4, 2, 1, 16}};
   const auto rows = [](const PlainTile& t) { return t.rows(); };
   const auto columns = [](const PlainTile& t) { return t.columns(); };
   PlainTile tile{4, 4, 2, 1, 8};
