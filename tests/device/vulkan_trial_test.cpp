@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "oa/core/error.h"
@@ -48,6 +49,17 @@ TEST(VulkanTrial, ExpectsWhatTheKernelsMean) {
     expect_interpreter_passes(trial);
     EXPECT_NE(trial.blocks[3].before, trial.blocks[3].after);
   }
+  expect_interpreter_passes(
+      fragment_trial(vulkan_target(), Scalar::F16, FragmentNumbers::Subnormal));
+}
+
+TEST(VulkanTrial, FindsSubnormalHalvesThatAreFlushed) {
+  Trial trial = fragment_trial(vulkan_target(), Scalar::F16, FragmentNumbers::Subnormal);
+  for (size_t i = 1; i < trial.blocks[0].before.size(); i += 2) {
+    EXPECT_EQ(trial.blocks[0].before[i] & 0x7c, 0) << "a normal half at " << i / 2;
+  }
+  std::ranges::fill(trial.blocks[0].before, u8{0});
+  EXPECT_NE(interpreted(trial)[3], trial.blocks[3].after);
 }
 
 // Replaces every Fma of a kernel by a multiplication: a driver that rounds twice and worse.

@@ -29,7 +29,7 @@ inline kernel::Target gpu_target() {
   return t;
 }
 
-class InterpreterDevice final : public device::Device {
+class InterpreterDevice : public device::Device {
  public:
   explicit InterpreterDevice(const kernel::Target& target) : target_(target) {
     info_.id = target.is_cpu() ? "interpreter:cpu" : "interpreter:gpu";
