@@ -8,8 +8,8 @@
 
 namespace oa {
 
-// A GPU without matrix units, or without room for their tiles, and the CPU compute F32 for every
-// name; so does the device itself where the numbers at hand do not fit a form.
+// The CPU, and GPUs without matrix units or room for their tiles, compute plain F32 for every name;
+// so does the device itself where the numbers at hand do not fit a form.
 enum class Precision : u8 {
   Engine,  // as the engine says
   F32,     // plain multiply-adds in f32
@@ -19,10 +19,17 @@ enum class Precision : u8 {
   // f32 from six products of bfloat16: x = high + middle + low, all 24 bits, whatever the
   // exponents.
   F32x6,
+  // Mixed precision: one product of operands rounded to 16 bits, summed in f32; all else stays F32,
+  // weights too. The range of F16 is small: gradients want a loss scale.
+  F16,
+  BF16,
 };
 
+// Whether operands are rounded to 16 bits.
+constexpr bool rounds(Precision p) { return p == Precision::F16 || p == Precision::BF16; }
+
 constexpr std::string_view token(Precision p) {
-  constexpr std::string_view names[] = {"engine", "f32", "f32x3", "f32x6"};
+  constexpr std::string_view names[] = {"engine", "f32", "f32x3", "f32x6", "f16", "bf16"};
   return names[static_cast<int>(p)];
 }
 

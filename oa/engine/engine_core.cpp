@@ -32,6 +32,12 @@ EngineCore::EngineCore(std::unique_ptr<device::Device> device, const EngineOptio
   device_->write(status_, 0, zeros, sizeof zeros);
 }
 
+Precision EngineCore::usable(Precision p) const {
+  const kernel::Target& target = device_->target();
+  const bool units = target.fragments && (p != Precision::BF16 || target.fragments_bf16);
+  return rounds(p) && !units ? Precision::F32 : p;
+}
+
 EngineCore::~EngineCore() {
   settle();
   if (arena_.bytes > 0) device_->release(arena_);

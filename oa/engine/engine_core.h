@@ -19,6 +19,7 @@ class EngineCore final : public graph::Recorder {
   graph::Graph& graph() override { return *graph_; }
   void check_open(std::string_view op) override;
   Precision precision() const override { return options_.precision; }
+  Precision usable(Precision p) const override;
 
   device::Device& device() { return *device_; }
   const EngineOptions& options() const { return options_; }

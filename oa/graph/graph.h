@@ -28,6 +28,8 @@ class Recorder : public RefCounted {
   virtual bool rewriting() const { return false; }
   // What products are computed in that do not say themselves; not Precision::Engine.
   virtual Precision precision() const { return Precision::F32; }
+  // What products are computed in that ask for `p`: F32 where the device cannot round operands.
+  virtual Precision usable(Precision p) const { return p; }
 };
 
 // Elements in device memory, shared by the tensors that are views of them.

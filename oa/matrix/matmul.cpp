@@ -1,6 +1,7 @@
 #include "oa/matrix/matmul.h"
 
 #include "oa/matrix/all_ops.h"
+#include "oa/matrix/elementwise.h"
 #include "oa/matrix/record.h"
 #include "oa/matrix/reduce.h"
 #include "oa/matrix/sample_sets.h"
@@ -16,8 +17,9 @@ struct Product {
                                 .kind = OpKind::Contraction};
   struct Attrs {
     Precision precision = Precision::F32;
+    bool wide = false;  // 16-bit operands give F32
   };
-  static void infer(Infer& in, const Attrs&) {
+  static void infer(Infer& in, const Attrs& attrs) {
     const Shape &a = in.shape(0), &b = in.shape(1);
     if (in.dtype(0) != in.dtype(1)) {
       in.reject("operand dtypes differ, got {} and {}, expected equal ones", token(in.dtype(0)),
@@ -42,7 +44,7 @@ struct Product {
     out.push_back(m);
     out.push_back(n);
     check_shape(in.op(), out, size_bytes(in.dtype(0)));
-    in.out(in.dtype(0), out);
+    in.out(attrs.wide ? DType::F32 : in.dtype(0), out);
   }
   static graph::ContractSpec contract(const Infer&, const Attrs& a) {
     return {.transpose_a = kTransposeA, .transpose_b = kTransposeB, .precision = a.precision};
@@ -71,6 +73,10 @@ struct Product {
     return s;
   }
   static void samples(Samples& s) {
+    for (DType t : {DType::F16, DType::BF16}) {
+      s.call({{swapped({32, 48}, kTransposeA), t}, {swapped({48, 32}, kTransposeB), t}},
+             Attrs{Precision::F32, true});
+    }
     const auto product = [&](Shape a, Shape b, DType t = DType::F32) {
       s.call({{swapped(std::move(a), kTransposeA), t, -3, 3},
               {swapped(std::move(b), kTransposeB), t, -3, 3}},
@@ -103,26 +109,72 @@ struct Product {
   }
 };
 
-// Part of the structure of programs, so only where it means something.
-Precision resolved(const Matrix& a, Precision precision) {
-  if (!a.tensor() || a.dtype() != DType::F32) return Precision::F32;
-  return precision == Precision::Engine ? a.tensor()->recorder().precision() : precision;
+// The product of F32 operands that are rounded first. The casts are ops of their own, so they fuse
+// into what makes the operands, which is then stored in 16 bits only.
+template <bool kTransposeA, bool kTransposeB>
+struct RoundedProduct {
+  using Plain = Product<kTransposeA, kTransposeB>;
+  static constexpr OpInfo kInfo{.name = Plain::kInfo.name, .kind = OpKind::Composite};
+  struct Attrs {
+    Precision precision;
+  };
+  static void infer(Infer& in, const Attrs&) { Plain::infer(in, {}); }
+  static std::vector<TensorRef> define(std::span<const TensorRef> in, const Attrs& a) {
+    const DType narrow = a.precision == Precision::F16 ? DType::F16 : DType::BF16;
+    const Matrix left = cast(Matrix(in[0]), narrow), right = cast(Matrix(in[1]), narrow);
+    const TensorRef operands[2] = {left.tensor(), right.tensor()};
+    return record_all<Plain>(operands, {Precision::F32, true});
+  }
+  static std::vector<TensorRef> gradient(const Gradient& g, const Attrs& a) {
+    return Plain::gradient(g, {a.precision, false});
+  }
+  static void samples(Samples& s) {
+    const auto product = [&](Shape a, Shape b, Precision p) {
+      s.call({{Plain::swapped(std::move(a), kTransposeA)},
+              {Plain::swapped(std::move(b), kTransposeB)}},
+             Attrs{p});
+    };
+    for (Precision p : {Precision::F16, Precision::BF16}) {
+      product({7, 13}, {13, 19}, p);
+      product({32, 64}, {64, 48}, p);
+      product({2, 5, 3}, {3, 4}, p);
+    }
+    const std::string op(kInfo.name);
+    s.reject({{{2, 3}}, {{2, 3}, DType::F16}}, Attrs{Precision::F16},
+             op + ": operand dtypes differ, got f32 and f16, expected equal ones");
+  }
+};
+
+template <bool kTransposeA, bool kTransposeB>
+Matrix product(const Matrix& a, const Matrix& b, Precision precision) {
+  if (rounds(precision))
+    return record<RoundedProduct<kTransposeA, kTransposeB>>({a, b}, {precision});
+  return record<Product<kTransposeA, kTransposeB>>({a, b}, {precision, false});
 }
 
 }  // namespace
 
+// Part of the structure of programs, so only where it means something.
+Precision precision_of(const Matrix& a, Precision precision) {
+  if (!a.tensor() || a.dtype() != DType::F32) return Precision::F32;
+  const graph::Recorder& r = a.tensor()->recorder();
+  return r.usable(precision == Precision::Engine ? r.precision() : precision);
+}
+
 OpList matmul_ops() {
-  return graph::op_list<Product<false, false>, Product<false, true>, Product<true, false>>();
+  return graph::op_list<Product<false, false>, Product<false, true>, Product<true, false>,
+                        RoundedProduct<false, false>, RoundedProduct<false, true>,
+                        RoundedProduct<true, false>>();
 }
 
 Matrix mat_mul(const Matrix& a, const Matrix& b, Precision precision) {
-  return record<Product<false, false>>({a, b}, {resolved(a, precision)});
+  return product<false, false>(a, b, precision_of(a, precision));
 }
 Matrix mat_mul_nt(const Matrix& a, const Matrix& b, Precision precision) {
-  return record<Product<false, true>>({a, b}, {resolved(a, precision)});
+  return product<false, true>(a, b, precision_of(a, precision));
 }
 Matrix mat_mul_tn(const Matrix& a, const Matrix& b, Precision precision) {
-  return record<Product<true, false>>({a, b}, {resolved(a, precision)});
+  return product<true, false>(a, b, precision_of(a, precision));
 }
 
 }  // namespace oa::matrix

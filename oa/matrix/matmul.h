@@ -14,4 +14,8 @@ Matrix mat_mul_nt(const Matrix& a, const Matrix& b,
 Matrix mat_mul_tn(const Matrix& a, const Matrix& b,
                   Precision precision = Precision::Engine);  // [.., K, M] x [.., K, N]
 
+// The precision that products of `a` have: that of the engine for Precision::Engine, and F32 where
+// the dtype is not F32 or the device has no units for it.
+Precision precision_of(const Matrix& a, Precision precision);
+
 }  // namespace oa::matrix

@@ -371,7 +371,7 @@ Expected variance(const std::vector<Array>& in, const Attributes& a) {
 // --- Products ---
 
 Reference product(bool transpose_a, bool transpose_b) {
-  return [=](const std::vector<Array>& in, const Attributes&) -> Expected {
+  return [=](const std::vector<Array>& in, const Attributes& attributes) -> Expected {
     const Array &a = in[0], &b = in[1];
     const u32 ra = a.shape.rank(), rb = b.shape.rank();
     const i64 m = a.shape[ra - (transpose_a ? 1 : 2)], k = a.shape[ra - (transpose_a ? 2 : 1)];
@@ -380,7 +380,8 @@ Reference product(bool transpose_a, bool transpose_b) {
     for (u32 i = 0; i + 2 < ra; ++i) batch_a.push_back(a.shape[i]);
     for (u32 i = 0; i + 2 < rb; ++i) batch_b.push_back(b.shape[i]);
     const Shape batch = broadcast_shapes("reference", batch_a, batch_b);
-    const DType t = a.dtype;
+    const bool wide = attributes.size() > 1 && as_int(attributes, 1) != 0;
+    const DType t = wide ? DType::F32 : a.dtype;
     Expected e;
     e.value = {t, batch, {}};
     e.value.shape.push_back(m);
@@ -416,7 +417,9 @@ Reference product(bool transpose_a, bool transpose_b) {
       }
     });
     if (is_float(t)) {
-      e.ulps = 2;
+      // Operands may be rounded to 16 bits, or stay as they are where nobody stores them.
+      const auto precision = static_cast<Precision>(as_int(attributes, 0));
+      e.ulps = precision == Precision::BF16 ? 1 << 16 : precision == Precision::F16 ? 1 << 14 : 2;
       e.length = k;
     }
     return e;

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "oa/engine/engine_core.h"
 #include "oa/matrix/reduce.h"
 #include "oa/ml/autograd/gradcheck.h"
 #include "oa/ml/autograd/gradient_tape.h"
@@ -187,6 +188,54 @@ TEST_P(AttentionTest, BackendsHaveEqualGradients) {
       for (size_t e = 0; e < grads[0][i].size(); ++e) {
         ASSERT_NEAR(grads[0][i][e], grads[1][i][e], 2e-5)
             << "operand " << i << " element " << e << " of " << queries << "x" << keys;
+      }
+    }
+  }
+}
+
+// Operands of 16 bits: close to plain f32, and on a device with matrix units not the same.
+TEST_P(AttentionTest, RoundedPrecisionsAreCloseToPlainOnes) {
+  struct Shapes {
+    Shape q, k;
+    bool inner, causal, masked;
+  };
+  std::vector<Shapes> cases = {{{1, 32, 2, 32}, {1, 64, 1, 32}, true, true, true}};
+  if (!interpreted()) {
+    cases.push_back({{2, 2, 96, 64}, {2, 2, 64, 64}, false, false, false});
+    cases.push_back({{1, 128, 2, 64}, {1, 128, 2, 64}, true, true, false});
+  }
+  for (const Shapes& c : cases) {
+    const i64 queries = c.q[c.inner ? 1 : 2], keys = c.k[c.inner ? 1 : 2];
+    const auto made = [&](u32 seed, const Shape& shape) {
+      return from<f32>(shape, random_f32(seed, static_cast<size_t>(shape.elements())));
+    };
+    const Matrix q = made(1, c.q), k = made(2, c.k), v = made(3, c.k), weight = made(4, c.q);
+    const auto results = [&](Precision precision) {
+      AttentionOptions o{.causal = c.causal,
+                         .heads_inner = c.inner,
+                         .backend = AttentionBackend::Flash,
+                         .precision = precision};
+      if (c.masked) o.mask = made(5, {queries, keys});
+      ml::GradientTape tape;
+      for (const Matrix& m : {q, k, v}) tape.watch(m);
+      const Matrix y = attention(q, k, v, o);
+      tape.backward(matrix::sum(y * weight));
+      std::vector<std::vector<f32>> all = {y.read_f32()};
+      for (const Matrix& m : {q, k, v}) all.push_back(tape.gradient(m)->read_f32());
+      return all;
+    };
+    const auto plain = results(Precision::F32);
+    for (const Precision p : {Precision::F16, Precision::BF16}) {
+      const auto rounded = results(p);
+      for (size_t i = 0; i < plain.size(); ++i) {
+        for (size_t e = 0; e < plain[i].size(); ++e) {
+          ASSERT_NEAR(plain[i][e], rounded[i][e], p == Precision::F16 ? 6e-3 : 5e-2)
+              << token(p) << " result " << i << " element " << e << " of " << queries;
+        }
+      }
+      EXPECT_EQ(results(p), rounded);
+      if (engine().core().device().target().fragments) {
+        EXPECT_NE(plain[0], rounded[0]);
       }
     }
   }

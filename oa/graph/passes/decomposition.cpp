@@ -15,16 +15,17 @@ namespace {
 // Ops of a definition record into the graph under construction.
 class RewriteRecorder final : public Recorder {
  public:
-  explicit RewriteRecorder(Precision precision) : precision_(precision) {}
+  explicit RewriteRecorder(Recorder& from) : from_(from) {}
   Graph& graph() override { return *graph_; }
   void check_open(std::string_view) override {}
   bool rewriting() const override { return true; }
-  Precision precision() const override { return precision_; }
+  Precision precision() const override { return from_.precision(); }
+  Precision usable(Precision p) const override { return from_.usable(p); }
   void set(Graph* graph) { graph_ = graph; }
 
  private:
   Graph* graph_ = nullptr;
-  Precision precision_;
+  Recorder& from_;
 };
 
 struct Rewritten : Graph {
@@ -36,7 +37,7 @@ struct Rewritten : Graph {
 class Rewriter {
  public:
   explicit Rewriter(const Graph& from)
-      : from_(from), to_(std::make_unique<Rewritten>(Ref(new RewriteRecorder(from.recorder().precision())))) {
+      : from_(from), to_(std::make_unique<Rewritten>(Ref(new RewriteRecorder(from.recorder())))) {
     to_->leaves = from.leaves;
     map_.resize(from.nodes.size());
   }

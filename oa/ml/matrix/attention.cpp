@@ -160,7 +160,8 @@ Matrix standard(const Matrix& q, const Matrix& k, const Matrix& v, f64 scale,
     const Matrix future = causal_mask(qh, qh.shape()[2], kh.shape()[2]);
     mask = mask.valid() ? mask + future : future;
   }
-  return heads_first(mat_mul(masked_softmax(mat_mul_nt(qh, kh), mask, scale), vh));
+  const Matrix scores = mat_mul_nt(qh, kh, o.precision);
+  return heads_first(mat_mul(masked_softmax(scores, mask, scale), vh, o.precision));
 }
 
 void need_rank(std::string_view op, const Matrix& x, u32 rank) {
@@ -199,7 +200,11 @@ Matrix attention(const Matrix& q, const Matrix& k, const Matrix& v,
   }
   std::vector<TensorRef> in = {q.tensor(), k.tensor(), v.tensor()};
   if (options.mask.valid()) in.push_back(additive(options.mask, q.dtype()).tensor());
-  return Matrix(record_all<Attention>(in, {options.heads_inner, options.causal, scale})[0]);
+  // Part of the structure of programs, so only where it means something.
+  const Precision wanted = precision_of(q, options.precision);
+  const Precision precision = rounds(wanted) ? wanted : Precision::F32;
+  return Matrix(
+      record_all<Attention>(in, {options.heads_inner, options.causal, scale, precision})[0]);
 }
 
 Matrix scaled_dot_product_attention(const Matrix& q, const Matrix& k, const Matrix& v,

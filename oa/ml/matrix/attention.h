@@ -22,6 +22,9 @@ struct AttentionOptions {
   // Layout of q, k and v: [B, H, S, D], or [B, S, H, D] as linear layers leave them.
   bool heads_inner = false;
   AttentionBackend backend = AttentionBackend::Auto;
+  // Of the products (oa/core/precision.h). Flash rounds operands for F16 and BF16 where the device
+  // has matrix units for them, and else is plain F32.
+  Precision precision = Precision::Engine;
 };
 
 // q [B, H, Sq, D], k [B, Hk, Sk, D], v [B, Hk, Sk, D] -> q's shape: softmax(q kT scale + mask) v

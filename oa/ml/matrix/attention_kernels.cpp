@@ -12,6 +12,7 @@
 #include "oa/matrix/kernel_tools.h"
 #include "oa/matrix/movement.h"
 #include "oa/matrix/reduce.h"
+#include "oa/ml/matrix/attention_fragments.h"
 #include "oa/ml/matrix/attention_frame.h"
 #include "oa/ml/matrix/attention_tiled.h"
 
@@ -426,7 +427,7 @@ void Attention::infer(Infer& in, const Attrs& a) {
 
 void Attention::lower(Lower& l, const Attrs& a) {
   if (l.out().shape.elements() == 0 && l.out(1).shape.elements() == 0) return;
-  if (!tiled_attention(l, a)) forward_kernel(l, a);
+  if (!fragment_attention(l, a) && !tiled_attention(l, a)) forward_kernel(l, a);
 }
 
 std::vector<graph::TensorRef> Attention::gradient(const graph::Gradient& g, const Attrs& a) {
@@ -485,8 +486,13 @@ void AttentionBackward::infer(Infer& in, const Attrs& a) {
 }
 
 void AttentionBackward::lower(Lower& l, const Attrs& a) {
-  if (l.out(0).shape.elements() > 0 && !tiled_query_gradient(l, a)) query_gradient(l, a);
-  if (l.out(1).shape.elements() > 0 && !tiled_key_gradient(l, a)) key_gradient(l, a);
+  if (l.out(0).shape.elements() > 0 && !fragment_query_gradient(l, a) &&
+      !tiled_query_gradient(l, a)) {
+    query_gradient(l, a);
+  }
+  if (l.out(1).shape.elements() > 0 && !fragment_key_gradient(l, a) && !tiled_key_gradient(l, a)) {
+    key_gradient(l, a);
+  }
 }
 
 void AttentionBackward::samples(Samples& s) {

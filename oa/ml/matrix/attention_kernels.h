@@ -16,6 +16,8 @@ struct Attention {
     bool heads_inner;
     bool causal;
     graph::Scalar scale;
+    // Of products of F32 on matrix units: F16 and BF16 round their operands, others do not.
+    Precision precision = Precision::F32;
   };
   // q, k, v, and an additive mask that broadcasts to [B, H, Sq, Sk], if any.
   static void infer(graph::Infer& in, const Attrs& a);
