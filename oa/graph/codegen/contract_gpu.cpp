@@ -508,8 +508,7 @@ bool lower_contract_gpu(ContractNest& c, Launches& out) {
     slices.temp = out.add_temp(static_cast<u64>(slices.count * c.rows() * c.columns()) * 4);
   };
   if (const auto elem = fragment_scalar(c)) {
-    DepthSlices even = slices;
-    if (c.depth() != even.count * even.depth) even = {.depth = c.depth()};
+    const DepthSlices even = even_slices(c, slices);
     if (FragmentContract(c, kSmallFragments, *elem, even).fits()) {
       slices = even;
       add_slices();

@@ -29,6 +29,13 @@ DepthSlices choose_slices(const ContractNest& c) {
   return s;
 }
 
+DepthSlices even_slices(const ContractNest& c, const DepthSlices& slices) {
+  for (i64 count = slices.count; 2 * count >= slices.count && count > 1; --count) {
+    if (c.depth() % (count * kSliceUnit) == 0) return {.count = count, .depth = c.depth() / count};
+  }
+  return {.depth = c.depth()};
+}
+
 void lower_slice_sums(ContractNest& c, const DepthSlices& slices, Launches& out) {
   const i64 all = c.rows() * c.columns();
   const u32 width = std::min(c.in().target.width, 128u);

@@ -26,6 +26,8 @@ struct DepthSlices {
 inline constexpr i64 kSliceUnit = 64;
 
 DepthSlices choose_slices(const ContractNest& c);
+// The same number or somewhat fewer, all of them equally long; one if there is no such number.
+DepthSlices even_slices(const ContractNest& c, const DepthSlices& slices);
 // The last kernel.
 void lower_slice_sums(ContractNest& c, const DepthSlices& slices, Launches& out);
 
