@@ -40,17 +40,31 @@ int main(int argc, char** argv) {
   }
   if (options.round == 0) bench::note("oa: " + engine.device_info().name);
 
+  // Products by the layout of their operands: n as they multiply, t stored transposed.
   constexpr i64 kSize = 4096;
-  for (const DType dtype : {DType::F32, DType::F16, DType::BF16}) {
-    const std::string name = "product 4096 " + std::string(token(dtype));
-    if (!options.wants(name)) continue;
-    const Matrix a = random_matrix(engine, kSize, dtype, 1);
-    const Matrix b = random_matrix(engine, kSize, dtype, 2);
-    engine.wait();
-    const ExecutionPlan plan =
-        engine.capture([&] { return std::vector<Matrix>{matrix::mat_mul(a, b)}; });
-    const double seconds = plan_seconds(engine, plan, options.seconds * 5);
-    bench::report(name, "oa", 2.0 * kSize * kSize * kSize / seconds * 1e-12, "TFLOP/s");
+  struct Product {
+    DType dtype;
+    Precision precision;
+    const char* name;
+  };
+  for (const Product& p :
+       {Product{DType::F32, Precision::F32, "f32"}, Product{DType::F32, Precision::F32x3, "f32x3"},
+        Product{DType::F32, Precision::F32x6, "f32x6"}, Product{DType::F16, Precision::F32, "f16"},
+        Product{DType::BF16, Precision::F32, "bf16"}}) {
+    for (const std::string form : {"nn", "tn", "nt"}) {
+      const std::string name = fmt::format("product 4096 {} {}", p.name, form);
+      if (!options.wants(name)) continue;
+      const Matrix a = random_matrix(engine, kSize, p.dtype, 1);
+      const Matrix b = random_matrix(engine, kSize, p.dtype, 2);
+      engine.wait();
+      const ExecutionPlan plan = engine.capture([&] {
+        return std::vector<Matrix>{form == "nn"   ? matrix::mat_mul(a, b, p.precision)
+                                   : form == "tn" ? matrix::mat_mul_tn(a, b, p.precision)
+                                                  : matrix::mat_mul_nt(a, b, p.precision)};
+      });
+      const double seconds = plan_seconds(engine, plan, options.seconds * 5);
+      bench::report(name, "oa", 2.0 * kSize * kSize * kSize / seconds * 1e-12, "TFLOP/s");
+    }
   }
 
   if (options.wants("elementwise 256M")) {

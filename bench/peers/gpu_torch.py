@@ -18,11 +18,16 @@ def main():
         return peer.seconds_per_call(call, options.seconds * 5, torch.cuda.synchronize)
 
     size = 4096
-    for name, dtype in (("f32", torch.float32), ("f16", torch.float16), ("bf16", torch.bfloat16)):
-        case = f"product {size} {name}"
-        if options.filter in case:
+    types = {"f32": torch.float32, "f32x3": torch.float32, "f32x6": torch.float32, "f16": torch.float16,
+             "bf16": torch.bfloat16}
+    for name, dtype in types.items():
+        for form in ("nn", "tn", "nt"):
+            case = f"product {size} {name} {form}"
+            if options.filter not in case:
+                continue
             a, b = (torch.rand(size, size, device="cuda").mul_(2).sub_(1).to(dtype) for _ in range(2))
-            out = torch.empty_like(a)
+            a, b = a.T if form == "tn" else a, b.T if form == "nt" else b
+            out = torch.empty(size, size, device="cuda", dtype=dtype)
             seconds = timed(lambda: torch.mm(a, b, out=out))
             peer.report(case, "torch", 2 * size**3 / seconds * 1e-12, "TFLOP/s")
 

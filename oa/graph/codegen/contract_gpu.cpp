@@ -467,6 +467,14 @@ class FragmentContract {
   std::vector<VarValue> sums_;
 };
 
+// Whether what follows the product is worth a kernel of its own. Small devices are spared the
+// memory that it goes through, except in tests.
+bool has_long_epilogue(const ContractNest& c) {
+  constexpr f64 kLong = 12;  // additions per element, about an exponential
+  const i64 large = c.in().target.threads >= kSoftwareGroups ? i64{1} << 20 : 1200;
+  return c.rows() * c.columns() >= large && cost_per_element(c.in().graph, c.in().group) >= kLong;
+}
+
 // Copies of operands that run along k, where the product gains more than that costs.
 std::array<std::optional<u32>, 2> turn_operands(ContractNest& c, bool gpu, Launches& out) {
   std::array<std::optional<u32>, 2> turned;
@@ -503,12 +511,15 @@ bool lower_contract_gpu(ContractNest& c, Launches& out) {
   const kernel::Target& target = c.in().target;
   const bool gpu = target.threads >= kSoftwareGroups;
   DepthSlices slices = choose_slices(c);
+  const bool long_epilogue = has_long_epilogue(c);
+  slices.staged = !slices.several() && long_epilogue;
   const auto add_slices = [&] {
-    if (!slices.several()) return;
+    if (!slices.apart()) return;
     slices.temp = out.add_temp(static_cast<u64>(slices.count * c.rows() * c.columns()) * 4);
   };
   if (const auto elem = fragment_scalar(c)) {
-    const DepthSlices even = even_slices(c, slices);
+    DepthSlices even = even_slices(c, slices);
+    even.staged = !even.several() && long_epilogue;
     if (FragmentContract(c, kSmallFragments, *elem, even).fits()) {
       slices = even;
       add_slices();
@@ -524,7 +535,7 @@ bool lower_contract_gpu(ContractNest& c, Launches& out) {
                     [](const FragmentTile& t) { return t.tile_columns(); }, out.temps, make)
               : FragmentTile{2, 2, 2, 1};
       out.list.push_back(make(tile));
-      if (slices.several()) lower_slice_sums(c, slices, out);
+      if (slices.apart()) lower_slice_sums(c, slices, out);
       return true;
     }
   }
@@ -546,7 +557,7 @@ bool lower_contract_gpu(ContractNest& c, Launches& out) {
     tile = fastest_tile(c, "plain", slices.count, tiles, rows, columns, out.temps, make);
   }
   out.list.push_back(make(tile));
-  if (slices.several()) lower_slice_sums(c, slices, out);
+  if (slices.apart()) lower_slice_sums(c, slices, out);
   return true;
 }
 

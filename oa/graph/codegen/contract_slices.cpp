@@ -38,35 +38,57 @@ DepthSlices even_slices(const ContractNest& c, const DepthSlices& slices) {
 
 void lower_slice_sums(ContractNest& c, const DepthSlices& slices, Launches& out) {
   const i64 all = c.rows() * c.columns();
+  // Four neighbours to a lane where that leaves work for all.
+  const u32 pack = c.packs() && all >= i64{1} << 16 ? 4 : 1;
   const u32 width = std::min(c.in().target.width, 128u);
   Launch launch = c.make_launch();
-  launch.label += " (sum of slices)";
+  launch.label += slices.several() ? " (sum of slices)" : " (epilogue)";
   launch.flops = 0;
   launch.args.push_back(ArgRef::temporary(slices.temp));
-  launch.groups = group_count(c.in(), ceil_div(all, width));
+  launch.groups = group_count(c.in(), ceil_div(all / pack, width));
   launch.kernel = kernel::trace("contract_slice_sums", c.in().target, width, [&] {
     c.declare();
     const Buffer sums = kernel::param_buffer(kernel::Scalar::F32);
-    const Value at = c.as_index(kernel::group()) * c.index(width) + c.as_index(kernel::lane());
+    const Value id = c.as_index(kernel::group()) * c.index(width) + c.as_index(kernel::lane());
+    const Value at = id * c.index(pack);
     const auto body = [&] {
-      const VarValue total(kernel::constant(kernel::Scalar::F32, 0));
+      std::vector<VarValue> totals;
+      for (u32 i = 0; i < pack; ++i) {
+        totals.emplace_back(kernel::constant(kernel::Scalar::F32, 0));
+      }
       const auto add = [&](const Value& first, i64 count) {
         std::vector<Value> parts;
-        for (i64 i = 0; i < count; ++i) {
-          parts.push_back(sums.load((first + c.index(i)) * c.index(all) + at));
+        for (i64 s = 0; s < count; ++s) {
+          parts.push_back(sums.load((first + c.index(s)) * c.index(all) + at, pack));
         }
-        Value sum = total.get();
-        for (const Value& part : parts) sum = sum + part;
-        total.set(sum);
+        for (u32 i = 0; i < pack; ++i) {
+          Value sum = totals[i].get();
+          for (const Value& part : parts) {
+            sum = sum + (pack == 1 ? part : kernel::extract(part, i));
+          }
+          totals[i].set(sum);
+        }
       };
-      const i64 whole = slices.count / kTogether * kTogether;
-      kernel::For(c.index(0), c.index(whole), c.index(kTogether),
-                  [&](const Value& s) { add(s, kTogether); });
-      if (slices.count > whole) add(c.index(whole), slices.count - whole);
-      Point p = c.point(at / c.index(c.columns()), at % c.index(c.columns()), c.index(0));
-      c.store(p, total.get());
+      if (slices.several()) {
+        const i64 whole = slices.count / kTogether * kTogether;
+        kernel::For(c.index(0), c.index(whole), c.index(kTogether),
+                    [&](const Value& s) { add(s, kTogether); });
+        if (slices.count > whole) add(c.index(whole), slices.count - whole);
+      } else {
+        const Value x = sums.load(at, pack);
+        for (u32 i = 0; i < pack; ++i) totals[i].set(pack == 1 ? x : kernel::extract(x, i));
+      }
+      const Value row = at / c.index(c.columns()), column = at % c.index(c.columns());
+      if (pack == 1) {
+        Point p = c.point(row, column, c.index(0));
+        c.store(p, totals[0].get());
+      } else {
+        std::vector<Value> four;
+        for (const VarValue& t : totals) four.push_back(t.get());
+        c.store_pack(row, column, four);
+      }
     };
-    if (all % width == 0) {
+    if (all / pack % width == 0) {
       body();
     } else {
       kernel::If(kernel::Bool(at < c.index(all)), body);

@@ -16,12 +16,15 @@ inline constexpr u32 kSoftwareGroups = 64;
 
 // Sums over k in slices, for products with too few results to fill a device: every slice stores
 // its sums in a temporary, and a last kernel adds them in order. How many there are is a rule of
-// the sizes alone, so that results have the same bits on every device.
+// the sizes alone, so that results have the same bits on every device. The sums are kept apart,
+// too, where what follows the product is long: few lanes of a product's kernel run side by side.
 struct DepthSlices {
   i64 count = 1;
   i64 depth = 0;  // of k in a slice, a multiple of kSliceUnit where there are several
-  u32 temp = 0;   // [count][rows][columns], f32
+  bool staged = false;
+  u32 temp = 0;  // [count][rows][columns], f32
   bool several() const { return count > 1; }
+  bool apart() const { return several() || staged; }
 };
 inline constexpr i64 kSliceUnit = 64;
 
@@ -172,16 +175,16 @@ class Results {
   Results(ContractNest& c, const DepthSlices& slices) : c_(c), slices_(slices) {}
 
   Launch make_launch() const {
-    Launch launch = c_.make_launch(!slices_.several());
-    if (slices_.several()) launch.args.push_back(ArgRef::temporary(slices_.temp, true));
+    Launch launch = c_.make_launch(!slices_.apart());
+    if (slices_.apart()) launch.args.push_back(ArgRef::temporary(slices_.temp, true));
     return launch;
   }
   void declare() {
-    c_.declare(!slices_.several());
-    if (slices_.several()) sums_.emplace(kernel::param_buffer(kernel::Scalar::F32));
+    c_.declare(!slices_.apart());
+    if (slices_.apart()) sums_.emplace(kernel::param_buffer(kernel::Scalar::F32));
   }
   // Whether products are stored as they are, row after row, to memory().
-  bool plain() const { return slices_.several() || c_.stores_product(); }
+  bool plain() const { return slices_.apart() || c_.stores_product(); }
   const kernel::Buffer& memory() const { return sums_ ? *sums_ : c_.output(); }
   // Position there; the row counts from the first of all batches.
   kernel::Value position(const Grid::Place& at, const kernel::Value& row,
@@ -202,7 +205,7 @@ class Results {
   }
   void store(const Grid::Place& at, const kernel::Value& row, const kernel::Value& column,
              const kernel::Value& product) const {
-    if (slices_.several()) {
+    if (slices_.apart()) {
       sums_->store(position(at, row, column), product);
     } else {
       Point p = c_.point(row, column, c_.index(0));
