@@ -10,6 +10,7 @@
 #include "oa/matrix/elementwise.h"
 #include "oa/matrix/matmul.h"
 #include "oa/matrix/movement.h"
+#include "oa/matrix/transcendental.h"
 #include "tests/support/vulkan_name.h"
 
 namespace oa {
@@ -216,6 +217,35 @@ TEST_P(SplitProduct, LongSumsInSlices) {
     EXPECT_LE(worst_error(matrix::mat_mul(x, y, p).read_f32(), a, b), most);
     EXPECT_LE(worst_error((matrix::mat_mul_nt(x, yt, p) * 0.5f).read_f32(), a, b.scaled(0.5f)),
               most);
+  }
+}
+
+// What follows a product may be a kernel of its own; columns that fill packs of four, and not.
+TEST_P(SplitProduct, LongEpilogues) {
+  for (const i64 n : {i64{44}, i64{41}}) {
+    const i64 m = large_ ? 1100 : 40, k = 64, columns = large_ ? n * 24 : n;
+    const Numbers a = normal(m, k, 20), b = normal(k, columns, 21), r = normal(1, columns, 22);
+    const Matrix bias = r.on(*engine_);
+    for (DType dtype : {DType::F32, DType::F16}) {
+      const Matrix x = a.on(*engine_).to(dtype), y = b.on(*engine_).to(dtype);
+      engine_->wait();
+      for (Precision p : {Precision::F32, Precision::F32x3}) {
+        SCOPED_TRACE(fmt::format("{} columns, {} {}", columns, token(dtype), token(p)));
+        const Matrix c = matrix::mat_mul(x, y, p).to(DType::F32);
+        const std::vector<f32> got = matrix::tanh(c * 0.125 + bias).read_f32();
+        ASSERT_EQ(got.size(), static_cast<size_t>(m * columns));
+        for (i64 i = 0; i < m; i += 7) {
+          for (i64 j = 0; j < columns; ++j) {
+            f64 sum = 0;
+            for (i64 l = 0; l < k; ++l) sum += static_cast<f64>(a.at(i, l)) * b.at(l, j);
+            const f64 expected = std::tanh(sum * 0.125 + r.at(0, j));
+            ASSERT_NEAR(got[static_cast<size_t>(i * columns + j)], expected,
+                        dtype == DType::F32 ? 3e-6 : 2e-2)
+                << i << ", " << j;
+          }
+        }
+      }
+    }
   }
 }
 

@@ -160,11 +160,13 @@ class PlainContract {
     for (u32 k = 0; k < tile_.depth; ++k) {
       const auto a = read(t.a, *row_ + U32(k * a_pitch()), rows, 16);
       const auto b = read(t.b, *column_ + U32(k * b_pitch()), columns, 32);
-      for (u32 i = 0; i < rows; ++i) {
-        for (u32 j = 0; j < columns; ++j) {
-          Value& sum = sums[i * columns + j];
-          sum = c_.multiply_add(a[i], b[j], sum);
-        }
+      // In squares, back and forth, so that neighbours share an operand.
+      for (u32 x = 0; x < rows * columns; ++x) {
+        const u32 square = x / 16, in = x % 16, wide = columns / 4;
+        const u32 i = square / wide * 4 + in / 4;
+        const u32 j = square % wide * 4 + (i % 2 ? 3 - in % 4 : in % 4);
+        Value& sum = sums[i * columns + j];
+        sum = c_.multiply_add(a[i], b[j], sum);
       }
     }
     for (size_t i = 0; i < sums.size(); ++i) sums_[i].set(sums[i]);

@@ -87,7 +87,8 @@ class OperandSplit {
         depth_(depth),
         width_(c.in().target.width),
         source_(c, operand, kLines, kPassDepth, 4, width_, depth) {
-    slice_ = std::max<i64>(64, ceil_div(ceil_div(depth, kSlicesAtMost), kPassDepth) * kPassDepth);
+    slice_ = std::max<i64>(128, ceil_div(ceil_div(depth, kSlicesAtMost), kPassDepth) * kPassDepth);
+    slice_ = std::min(slice_, depth);
     const i64 most = 2 * c.in().target.threads;
     while (slice_ < 512 && batches_ * blocks() * slices() > most) slice_ *= 2;
   }
@@ -201,8 +202,11 @@ class OperandSplit {
   template <class Body>
   void each_tile(const Body& body) {
     const Value first = slice_at_ * c_.index(slice_);
-    const Value end = kernel::min(first + c_.index(slice_), c_.index(depth_));
-    kernel::For(first, end, c_.index(kPassDepth), [&](const Value& k) {
+    const bool whole = depth_ % slice_ == 0;
+    const Value length =
+        whole ? c_.index(slice_) : kernel::min(c_.index(slice_), c_.index(depth_) - first);
+    kernel::For(c_.index(0), length, c_.index(kPassDepth), [&](const Value& step) {
+      const Value k = first + step;
       std::vector<std::vector<Value>> packs;
       for (u32 u = 0; u < source_.units(); ++u)
         packs.push_back(source_.pack(at_, source_.spot(u), k));

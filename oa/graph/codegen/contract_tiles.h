@@ -148,7 +148,9 @@ class TileSource {
     std::vector<kernel::Value> values;
     if (wide_) {
       const Point p = point(at, across, within(k, along_depth_ ? lanes_ : 1));
-      const kernel::Value wide = c_.load(*direct_, p, lanes_);
+      // No product writes where it reads.
+      const kernel::Value wide =
+          c_.memory(*direct_).load_constant(c_.position(*direct_, p), lanes_);
       for (u32 i = 0; i < lanes_; ++i) values.push_back(inside(k, kernel::extract(wide, i)));
       return values;
     }
