@@ -677,9 +677,8 @@ std::optional<SplitVerdict> lower_contract_split(ContractNest& c, const DepthSli
                                                  Launches& out) {
   const kernel::Target& target = c.in().target;
   const Precision precision = c.precision();
-  if (precision == Precision::F32 || c.operand_dtype(0) != DType::F32 || !target.fragments) {
-    return std::nullopt;
-  }
+  const bool split = precision == Precision::F32x3 || precision == Precision::F32x6;
+  if (!split || c.operand_dtype(0) != DType::F32 || !target.fragments) return std::nullopt;
   // The low parts of halves are subnormal more often than not.
   if (precision == Precision::F32x3 && !target.fragments_subnormal) return std::nullopt;
   if (precision == Precision::F32x6 && !target.fragments_bf16) return std::nullopt;
