@@ -205,11 +205,21 @@ class OperandSplit {
     const bool whole = depth_ % slice_ == 0;
     const Value length =
         whole ? c_.index(slice_) : kernel::min(c_.index(slice_), c_.index(depth_) - first);
+    // The next tile is on its way while this one is worked on; past the end the last is read again.
+    const Value last = c_.index(depth_ - kPassDepth);
+    std::vector<std::vector<VarValue>> ahead(source_.units());
+    for (u32 u = 0; u < source_.units(); ++u) {
+      for (const Value& v : source_.pack(at_, source_.spot(u), first)) ahead[u].emplace_back(v);
+    }
     kernel::For(c_.index(0), length, c_.index(kPassDepth), [&](const Value& step) {
       const Value k = first + step;
-      std::vector<std::vector<Value>> packs;
-      for (u32 u = 0; u < source_.units(); ++u)
-        packs.push_back(source_.pack(at_, source_.spot(u), k));
+      const Value next = kernel::min(k + c_.index(kPassDepth), last);
+      std::vector<std::vector<Value>> packs(source_.units());
+      for (u32 u = 0; u < source_.units(); ++u) {
+        for (const VarValue& v : ahead[u]) packs[u].push_back(v.get());
+        const std::vector<Value> coming = source_.pack(at_, source_.spot(u), next);
+        for (size_t i = 0; i < coming.size(); ++i) ahead[u][i].set(coming[i]);
+      }
       body(k, packs);
     });
   }
