@@ -54,17 +54,28 @@ struct ArgRef {
 };
 
 struct Launch {
+  struct InPlace {
+    Operand operand;
+    u32 instance = 0;  // of a merged launch: only this one reads it so
+  };
+
   kernel::Kernel kernel;
   u32 groups = 0;
   std::vector<ArgRef> args;
   std::vector<u32> checks;  // nodes whose checks this launch makes; code = base + position
   // Stored operands that are read only at the position that the same lane then writes: their memory
   // may become the memory of an output of equal size.
-  std::vector<Operand> in_place;
+  std::vector<InPlace> in_place;
   f64 flops = 0;
   // One workgroup's work does not depend on the number of workgroups, and the kernel has no
   // workgroup memory: launches of this kernel may run side by side as one.
   bool mergeable = false;
+  // Merged launches that run side by side: their arguments stand one behind the other, before one
+  // number for each but the first.
+  u32 instances = 1;
+  u32 instance_of(size_t arg) const {
+    return static_cast<u32>(arg / ((args.size() - (instances - 1)) / instances));
+  }
   std::string label;  // for the profiler: names of the fused ops
 };
 

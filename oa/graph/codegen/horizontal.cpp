@@ -162,7 +162,10 @@ Launch merge(const std::vector<Launch*>& parts) {
     all.groups += part->groups;
     all.flops += part->flops;
     all.args.insert(all.args.end(), part->args.begin(), part->args.end());
-    all.in_place.insert(all.in_place.end(), part->in_place.begin(), part->in_place.end());
+    for (const Launch::InPlace& p : part->in_place) {
+      all.in_place.push_back({p.operand, all.instances - 1});
+    }
+    if (part != parts.back()) ++all.instances;
   }
   all.args.insert(all.args.end(), starts.begin(), starts.end());
   return all;

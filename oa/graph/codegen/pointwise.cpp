@@ -76,7 +76,7 @@ class PointwiseKernel {
     for (Operand operand : nest_.needs.buffers) {
       bool only_here = in_.graph.spec(operand).shape.elements() == in_.group.domain.elements();
       only_here = only_here && nest_.needs.only_at(operand, here);
-      if (only_here) launch.in_place.push_back(operand);
+      if (only_here) launch.in_place.push_back({operand});
     }
   }
 

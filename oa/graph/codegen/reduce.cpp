@@ -178,7 +178,7 @@ void ReduceKernel::find_in_place(Launch& launch) const {
   for (Operand o : nest_.needs.buffers) {
     if (in_.graph.spec(o).shape.elements() == in_.group.domain.elements() &&
         !full_outputs_.empty() && nest_.needs.only_at(o, here)) {
-      launch.in_place.push_back(o);
+      launch.in_place.push_back({o});
     }
   }
 }

@@ -186,16 +186,16 @@ class Planner {
                         [&](const Write& o) { return c_.resolve(o.value) == value; }) > 1;
       if (wanted_elsewhere) continue;
       const Life life = lives_.at(key(value));
+      const std::optional<u32> writer = only_writer(value, life.first);
       bool safe = true;
       for (u32 l = life.first; l < c_.launches.list.size() && safe; ++l) {
         const Launch& launch = c_.launches.list[l];
-        for (const ArgRef& a : launch.args) {
+        for (size_t i = 0; i < launch.args.size(); ++i) {
+          const ArgRef& a = launch.args[i];
           if (a.kind != ArgRef::Kind::Value || !a.operand.is_leaf()) continue;
           if (leaf_storage(a.operand.output) != leaf_storage(w.leaf)) continue;
-          const bool in_place = l == life.first && writer_count(value) == 1 &&
-                                std::find(launch.in_place.begin(), launch.in_place.end(),
-                                          a.operand) != launch.in_place.end();
-          safe = safe && in_place;
+          safe = safe && l == life.first && writer && launch.instance_of(i) == *writer &&
+                 reads_in_place(launch, a.operand, *writer);
         }
       }
       w.in_place = safe;
@@ -203,14 +203,24 @@ class Planner {
     }
   }
 
-  u32 writer_count(Operand o) const {
-    u32 n = 0;
-    for (const Launch& l : c_.launches.list) {
-      n += std::any_of(l.args.begin(), l.args.end(), [&](const ArgRef& a) {
-        return a.kind == ArgRef::Kind::Value && a.write && a.operand == o;
-      });
+  // The instance of launch `l` that alone in the program writes `o`.
+  std::optional<u32> only_writer(Operand o, u32 l) const {
+    std::optional<u32> writer;
+    for (const Launch& launch : c_.launches.list) {
+      for (size_t i = 0; i < launch.args.size(); ++i) {
+        const ArgRef& a = launch.args[i];
+        if (a.kind != ArgRef::Kind::Value || !a.write || a.operand != o) continue;
+        if (writer || &launch != &c_.launches.list[l]) return std::nullopt;
+        writer = launch.instance_of(i);
+      }
     }
-    return n;
+    return writer;
+  }
+
+  static bool reads_in_place(const Launch& launch, Operand o, u32 instance) {
+    return std::any_of(
+        launch.in_place.begin(), launch.in_place.end(),
+        [&](const Launch::InPlace& p) { return p.operand == o && p.instance == instance; });
   }
 
   void add_copies_of_writes() {
@@ -303,18 +313,30 @@ class Planner {
                                           [](const Write& w) { return w.in_place; }));
   }
 
-  // An arena value of as many bytes whose last reader is this launch, which reads each element just
-  // before the same lane replaces it.
+  // An arena value of as many bytes whose last reader is this launch, in which the instance that
+  // writes `out`, and no other, reads each element just before the same lane replaces it.
   std::optional<u64> reusable(const Launch& launch, u32 l, Operand out,
                               const std::map<u64, u64>& offsets) const {
-    if (writer_count(out) != 1) return std::nullopt;
-    for (Operand in : launch.in_place) {
+    const std::optional<u32> writer = only_writer(out, l);
+    if (!writer) return std::nullopt;
+    for (const auto& [in, instance] : launch.in_place) {
+      if (instance != *writer || read_elsewhere(launch, in, *writer)) continue;
       if (in.is_leaf() || !offsets.contains(key(in)) || bytes(in) != bytes(out)) continue;
       // Equal bytes are not equal positions: a row of four flags is as large as one number.
       if (graph_.spec(in).shape.elements() != graph_.spec(out).shape.elements()) continue;
       if (lives_.at(key(in)).last == l && lives_.at(key(out)).first == l) return key(in);
     }
     return std::nullopt;
+  }
+
+  static bool read_elsewhere(const Launch& launch, Operand o, u32 instance) {
+    for (size_t i = 0; i < launch.args.size(); ++i) {
+      const ArgRef& a = launch.args[i];
+      if (a.kind == ArgRef::Kind::Value && a.operand == o && launch.instance_of(i) != instance) {
+        return true;
+      }
+    }
+    return false;
   }
 
   Compilation& c_;
