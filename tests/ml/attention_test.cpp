@@ -125,6 +125,49 @@ TEST_P(AttentionTest, RowsThatSeeNothingAreZero) {
   }
 }
 
+// Additive masks that hide a whole row, from mild to one that overflows: all of it stays finite,
+// and the other rows do not notice.
+TEST_P(AttentionTest, HugeMasksStayFiniteAndInTheirRow) {
+  constexpr f32 kMost = std::numeric_limits<f32>::max();
+  const Shape shape{1, 1, 4, 2};
+  for (AttentionBackend backend : {AttentionBackend::Standard, AttentionBackend::Flash}) {
+    // With and without the mask on row 1, in the same kernels.
+    const auto run = [&](f32 first, f32 second) {
+      const auto mask = [&](f32 hidden) {
+        std::vector<f32> m(16, 0);
+        std::fill_n(m.begin() + 4, 4, hidden);
+        return from<f32>({4, 4}, m);
+      };
+      const Matrix q = from<f32>(shape, random_f32(1, 8)), k = from<f32>(shape, random_f32(2, 8)),
+                   v = from<f32>(shape, random_f32(3, 8));
+      ml::GradientTape tape;
+      for (const Matrix& m : {q, k, v}) tape.watch(m);
+      const Matrix y = attention(q, k, v, {.mask = mask(first) + mask(second), .backend = backend});
+      tape.backward(matrix::sum(y * y));
+      std::vector<std::vector<f32>> out = {y.read_f32()};
+      for (const Matrix& m : {q, k, v}) out.push_back(tape.gradient(m)->read_f32());
+      return out;
+    };
+    const auto plain = run(0, 0);
+    for (const auto& [first, second] :
+         {std::pair(-10.0f, 0.0f), {-1e10f, 0}, {-kMost, 0}, {-kMost, -kMost}}) {
+      const auto hidden = run(first, second);
+      for (size_t part = 0; part < 4; ++part) {
+        for (f32 x : hidden[part]) EXPECT_TRUE(std::isfinite(x)) << part << " " << first;
+      }
+      for (size_t i : {0u, 1u, 4u, 5u, 6u, 7u}) {
+        EXPECT_EQ(hidden[0][i], plain[0][i]) << first << " " << second;
+      }
+      if (second != 0) {
+        for (size_t i : {2u, 3u}) {
+          EXPECT_EQ(hidden[0][i], 0);
+          EXPECT_EQ(hidden[1][i], 0);
+        }
+      }
+    }
+  }
+}
+
 TEST_P(AttentionTest, GradientsOfHiddenRowsAreZeroInBothBackends) {
   const Shape shape{1, 1, 4, 2};
   std::vector<u8> seen(16, 1);

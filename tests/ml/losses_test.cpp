@@ -1,6 +1,8 @@
 // Losses and norms at awkward points: all rows ignored, bad classes, large logits, infinities,
 // constant rows, zero vectors, ties; and the exact text of refusals.
+#include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 
 #include "oa/matrix/movement.h"
@@ -89,6 +91,27 @@ TEST_P(Losses, LargeLogitsAreExact) {
   // The common part of the logits costs no digits.
   const Matrix far = from<f32>({1, 2}, {1e6f, 1e6f + 1});
   EXPECT_NEAR(cross_entropy(far, from<i32>({1}, {1})).read<f32>()[0], 0.3132617, 1e-6);
+}
+
+TEST_P(Losses, SlopesOfSoftmaxAndLogSumExpFarOut) {
+  const auto softmax = [](const Matrix& m) { return matrix::softmax(m); };
+  EXPECT_EQ(slope(from<f32>({3}, {-1047, -981, 1891}), softmax), (std::vector<f32>{0, 0, 0}));
+  const auto lse = [](const Matrix& m) { return matrix::log_sum_exp(m, 0); };
+  EXPECT_EQ(lse(from<f32>({2}, {-kInf, -kInf})).item(), -kInf);
+  EXPECT_EQ(slope(from<f32>({2}, {-kInf, -kInf}), lse), (std::vector<f32>{0, 0}));
+  EXPECT_EQ(slope(from<f32>({3}, {-kInf, 0, -kInf}), lse), (std::vector<f32>{0, 1, 0}));
+}
+
+// The entropy of the logits' own distribution: a class that cannot be adds nothing.
+TEST_P(Losses, DistributionsWithImpossibleClasses) {
+  const Matrix x = from<f32>({1, 3}, {0, 0, -kInf}), p = from<f32>({1, 3}, {0.5f, 0.5f, 0});
+  const auto f = [&](const Matrix& m) { return cross_entropy(m, p); };
+  EXPECT_NEAR(f(x).item(), 0.693147, 1e-6);
+  expect_near(slope(x, f), {0, 0, 0}, 1e-7f);
+  const Matrix q = from<f32>({1, 3}, {1, 0, 0});
+  const auto g = [&](const Matrix& m) { return cross_entropy(m, q); };
+  EXPECT_NEAR(g(x).item(), 0.693147, 1e-6);
+  expect_near(slope(x, g), {-0.5f, 0.5f, 0}, 1e-6f);
 }
 
 TEST_P(Losses, MaskedRowsAreNotLookedAt) {
@@ -200,8 +223,58 @@ TEST_P(Losses, ActivationsFarOut) {
   EXPECT_TRUE(std::isnan(relu(from<f32>({1}, {NAN})).read<f32>()[0]));
 }
 
+// The lanes of a vector, its tail and one element alone.
+TEST_P(Losses, ActivationsHaveTheSameBitsInEveryLane) {
+  const std::vector<std::pair<const char*, std::function<Matrix(const Matrix&)>>> list = {
+      {"gelu", [](const Matrix& m) { return gelu(m); }},
+      {"gelu_erf", [](const Matrix& m) { return gelu_erf(m); }},
+      {"silu", [](const Matrix& m) { return silu(m); }},
+      {"mish", [](const Matrix& m) { return mish(m); }},
+      {"softplus", [](const Matrix& m) { return matrix::log1p(matrix::exp(m)); }}};
+  for (const auto& [name, f] : list) {
+    for (const f32 x : {21.66f, -0.3f}) {
+      const u32 alone = std::bit_cast<u32>(f(from<f32>({1}, {x})).read<f32>()[0]);
+      for (i64 n = 2; n <= 40; n += stride(19)) {
+        for (f32 y : f(from<f32>({n}, std::vector<f32>(static_cast<size_t>(n), x))).read<f32>()) {
+          ASSERT_EQ(std::bit_cast<u32>(y), alone) << name << " " << x << " " << n;
+        }
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, Losses, testing::Values("cpu", "lavapipe"),
                          [](const auto& tested) { return std::string(tested.param); });
+
+// Takes 9 GB and a minute: only with OA_LARGE.
+TEST(LargeLosses, RowsBeyondTwoToTheThirtyTwo) {
+  if (!std::getenv("OA_LARGE")) GTEST_SKIP() << "OA_LARGE is not set";
+  Engine e = Engine::open({.device = "cpu"});
+  constexpr i64 kRows = 65539, kClasses = 65537;
+  std::vector<f32> rows(kRows), classes(kClasses);
+  std::vector<i32> targets(kRows);
+  for (i64 i = 0; i < kRows; ++i) {
+    rows[static_cast<size_t>(i)] = static_cast<f32>(i * 7 % 13);
+    targets[static_cast<size_t>(i)] = static_cast<i32>(i * 31 % kClasses);
+  }
+  f64 sum = 0;
+  for (i64 j = 0; j < kClasses; ++j) {
+    classes[static_cast<size_t>(j)] = static_cast<f32>(j * 5 % 17) / 4;
+    sum += std::exp(static_cast<f64>(classes[static_cast<size_t>(j)]));
+  }
+  // All numbers are exact in F16.
+  const Matrix x = matrix::cast(
+      Matrix::from_f32(e, {kRows, 1}, rows) + Matrix::from_f32(e, {1, kClasses}, classes),
+      DType::F16);
+  e.flush();
+  const auto y =
+      cross_entropy(x, Matrix::from_slice<i32>(e, {kRows}, targets), {.reduction = Reduction::None})
+          .read<f32>();
+  for (size_t i = 0; i < y.size(); ++i) {
+    const f64 wanted = std::log(sum) - static_cast<f64>(classes[static_cast<size_t>(targets[i])]);
+    ASSERT_NEAR(static_cast<f64>(y[i]), wanted, 1e-5) << i;
+  }
+}
 
 TEST(LossClasses, BadOnesAreReportedWithRowAndValue) {
   Engine e = Engine::open({.device = "cpu"});

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "oa/engine/engine_core.h"
 #include "oa/matrix/index.h"
 #include "oa/matrix/matmul.h"
 #include "oa/matrix/movement.h"
@@ -11,6 +12,7 @@
 #include "oa/matrix/reduce.h"
 #include "oa/matrix/transcendental.h"
 #include "oa/ml/autograd/gradient_tape.h"
+#include "oa/ml/matrix/ml_ops.h"
 #include "oa/ml/parameter.h"
 #include "tests/matrix/devices.h"
 
@@ -111,6 +113,42 @@ TEST_P(TapeTest, RepeatedIndicesAddUpInOrder) {
   GradientTape tape;
   tape.backward(matrix::sum(matrix::gather(table.data(), at)));
   EXPECT_EQ(gradient(table), (std::vector<f32>{1, 1, 0, 0, 3, 3}));
+}
+
+TEST_P(TapeTest, DropoutAtEveryShare) {
+  const Parameter x = parameter({16}, random_f32(1, 16));
+  for (const f64 p : {0.0, 0.5, 1.0}) {
+    x.clear_gradient();
+    GradientTape tape;
+    const Matrix y = matrix::dropout(x.data(), p, 6);
+    tape.backward(matrix::sum(y));
+    const auto kept = y.read_f32(), slope = gradient(x);
+    for (size_t i = 0; i < 16; ++i) {
+      EXPECT_EQ(slope[i], kept[i] == 0 ? 0 : static_cast<f32>(1 / (1 - p))) << p << " " << i;
+      EXPECT_TRUE(p < 1 || kept[i] == 0);
+      EXPECT_TRUE(p > 0 || kept[i] != 0);
+    }
+  }
+}
+
+TEST_P(TapeTest, IndicesOutOfRangeChangeNoOtherRow) {
+  if (interpreted()) GTEST_SKIP() << "checks indices always";
+  for (const bool checked : {true, false}) {
+    Engine e = Engine::open(
+        {.device = device_under_test(GetParam()), .check_indices = checked, .guard_bands = true});
+    const Parameter table =
+        Parameter::create("table", Matrix::from_f32(e, {3, 12}, random_f32(1, 36)));
+    const std::vector<i32> at = {1, 999, -1};
+    GradientTape tape;
+    tape.backward(matrix::sum(matrix::gather(table.data(), Matrix::from_slice<i32>(e, {3}, at))));
+    if (checked) {
+      EXPECT_EQ(error_of([&] { table.gradient()->read_f32(); }),
+                "scatter_add_rows: index out of range at row 1, got 999, expected 0 to 2");
+    }
+    const auto g = gradient(table);
+    for (size_t i = 0; i < 36; ++i) EXPECT_EQ(g[i], i / 12 == 1 ? 1 : 0) << checked << " " << i;
+    e.check_guards();
+  }
 }
 
 TEST_P(TapeTest, DetachAndNoGradCutTheWayBack) {
@@ -225,6 +263,40 @@ TEST_P(TapeTest, GradientsOfTheCallersOwn) {
 }
 
 OA_ON_DEVICES(TapeTest);
+
+// An op whose gradient nobody has written ends no way back silently: it is refused when it is
+// recorded. Gradients' own ops are of that kind.
+TEST(TapeRefusals, OpsWithoutAGradient) {
+  Engine& e = *open_device("cpu").engine;
+  int refused = 0;
+  for (const graph::OpDef* op : ml::matrix::ml_ops()) {
+    if (!op->name().ends_with("_backward") || op->detached) continue;
+    graph::Samples stated;
+    op->samples(stated);
+    for (const graph::Sample& s : stated.list()) {
+      if (!s.rejection.empty()) continue;
+      GradientTape tape;
+      std::vector<graph::TensorRef> in;
+      bool watched = false;
+      for (size_t i = 0; i < s.operands.size(); ++i) {
+        in.push_back(matrix::zeros(e, s.operands[i].shape, s.operands[i].dtype).tensor());
+        if (!is_float(s.operands[i].dtype) || (op->detached_inputs >> i & 1) != 0) continue;
+        tape.watch(Matrix(in.back()));
+        watched = true;
+      }
+      e.flush();
+      if (!watched) break;
+      EXPECT_EQ(error_of([&] { e.core().graph().record(*op, s.attrs, in); }),
+                fmt::format("{}: the op has no gradient but an operand depends on a parameter, "
+                            "expected detach() around the operand",
+                            op->name()));
+      EXPECT_TRUE(e.core().graph().empty());
+      ++refused;
+      break;
+    }
+  }
+  EXPECT_GE(refused, 3);
+}
 
 TEST(Parameters, RefuseWhatDoesNotFit) {
   Engine& e = *open_device("cpu").engine;

@@ -245,6 +245,10 @@ TEST_F(TrainingTest, CsvIsWrittenEverySecond) {
   EXPECT_EQ(lines_of(text_of(path)).size(), 1u);
   step(training, 1, 0.25);
   EXPECT_EQ(lines_of(text_of(path)).size(), 5u);
+  step(training, 1, 0.25);
+  EXPECT_EQ(lines_of(text_of(path)).size(), 5u);
+  (void)training.save_state();
+  EXPECT_EQ(lines_of(text_of(path)).size(), 6u) << "a saved training has its rows";
 }
 
 TEST_F(TrainingTest, CsvReportsAFullDisk) {

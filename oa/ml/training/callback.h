@@ -57,6 +57,9 @@ class TrainingCallback {
     return TrainingControl::Continue;
   }
 
+  // The training's state is about to be saved: what was reported so far should not get lost any
+  // more, else a training that goes on from there has a gap.
+  virtual void before_save() {}
   // The name of this callback's state within a training's; empty: it has none.
   virtual std::string state_key() const { return {}; }
   // What a resumed training must know again, as JSON text.

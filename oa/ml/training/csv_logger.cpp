@@ -206,6 +206,10 @@ TrainingControl CsvLogger::on_epoch_end(const TrainingCallbackContext& context) 
   return TrainingControl::Continue;
 }
 
+void CsvLogger::before_save() {
+  if (file_.is_open()) flush(last_flush_);
+}
+
 TrainingControl CsvLogger::on_train_end(const TrainingCallbackContext& context) {
   flush(context.now());
   file_.close();

@@ -17,8 +17,8 @@ namespace oa::ml::training {
 // stays as it is; the rows then go to "name.2.csv" (then .3, ...).
 //
 // Rows are written at the end of an epoch and of the training, when 64 KiB have gathered, and when
-// the flush interval has passed, so a killed process loses at most that. Numbers that are missing
-// are NaN. Errors: Io, at the boundary where writing failed.
+// the flush interval has passed, or the training is saved, so a killed process loses at most that.
+// Numbers that are missing are NaN. Errors: Io, at the boundary where writing failed.
 class CsvLogger final : public TrainingCallback {
  public:
   using Column = std::function<f64(const TrainingCallbackContext&)>;
@@ -38,6 +38,7 @@ class CsvLogger final : public TrainingCallback {
   TrainingControl on_step_end(const TrainingCallbackContext& context) override;
   TrainingControl on_epoch_end(const TrainingCallbackContext& context) override;
   TrainingControl on_train_end(const TrainingCallbackContext& context) override;
+  void before_save() override;
 
  private:
   std::string header() const;

@@ -83,6 +83,10 @@ TrainingControl TensorBoardLogger::on_epoch_end(const TrainingCallbackContext& c
   return TrainingControl::Continue;
 }
 
+void TensorBoardLogger::before_save() {
+  if (file_) file_->flush();
+}
+
 TrainingControl TensorBoardLogger::on_train_end(const TrainingCallbackContext& context) {
   return on_epoch_end(context);
 }

@@ -39,6 +39,7 @@ class TensorBoardLogger final : public TrainingCallback {
   TrainingControl on_step_end(const TrainingCallbackContext& context) override;
   TrainingControl on_epoch_end(const TrainingCallbackContext& context) override;
   TrainingControl on_train_end(const TrainingCallbackContext& context) override;
+  void before_save() override;
 
  private:
   void write_metrics(const TrainingCallbackContext& context);

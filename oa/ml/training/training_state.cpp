@@ -48,6 +48,7 @@ std::string ItTraining::save_state() const {
   if (open_ && !at_boundary_) {
     fail(ErrorKind::FailedPrecondition, "save_state", "a step is open");
   }
+  for (TrainingCallback* callback : callbacks_) callback->before_save();
   nlohmann::json state = {{"version", 1},
                           {"step", step_},
                           {"loss_count", loss_count_},
