@@ -1,5 +1,4 @@
 // `oa generate` and `oa eval`: writes with a language model, and measures it on text.
-#include "apps/oa/lm/generate.h"
 
 #include <fmt/format.h>
 
@@ -9,6 +8,7 @@
 
 #include "apps/oa/commands.h"
 #include "apps/oa/lm/model_file.h"
+#include "apps/oa/lm/options.h"
 #include "oa/core/error.h"
 #include "oa/ml/autograd/gradient_tape.h"
 #include "oa/ml/data/text_files.h"
@@ -32,12 +32,8 @@ Loaded load(const Engine& engine, const std::string& path) {
   return l;
 }
 
-struct GenerateCommand {
-  std::string model, prompt, device;
-  GenerateOptions options;
-};
-
 void generate(const GenerateCommand& c) {
+  check(c.options);
   Engine engine = Engine::open({.device = c.device});
   const Loaded l = load(engine, c.model);
   fmt::print("{}", c.prompt);
@@ -95,18 +91,7 @@ void eval(const EvalCommand& c) {
 void add_generate(CLI::App& app, Action& action) {
   CLI::App* sub = app.add_subcommand("generate", "Write with a language model");
   auto c = std::make_shared<GenerateCommand>();
-  sub->add_option("--model", c->model, "A model file, such as run/best.oam")->required();
-  sub->add_option("--prompt", c->prompt, "The text to continue");
-  sub->add_option("--tokens", c->options.tokens, "How many to write")->capture_default_str();
-  sub->add_option("--temperature", c->options.temperature, "0: always the likeliest")
-      ->capture_default_str();
-  sub->add_option("--top-k", c->options.top_k, "Only the k likeliest; 0: all")
-      ->capture_default_str();
-  sub->add_option("--top-p", c->options.top_p, "Only the likeliest with this share")
-      ->capture_default_str();
-  sub->add_option("--seed", c->options.seed, "The same seed writes the same text")
-      ->capture_default_str();
-  sub->add_option("--device", c->device, "cpu, vulkan, vulkan:N or lavapipe; default: the best");
+  declare(*sub, *c);
   sub->callback([c, &action] { action = [c] { generate(*c); }; });
 }
 

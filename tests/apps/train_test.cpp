@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <random>
 #include <sstream>
 
 #include "oa/ml/checkpoint/oam.h"
@@ -70,6 +71,33 @@ class TrainCommand : public testing::Test {
     }
     all << o.step << ' ' << o.learning_rate << ' ' << file.progress.step;
     return all.str();
+  }
+  // Starts the command and does not wait for it.
+  pid_t start(const std::string& arguments) const {
+    std::vector<std::string> words{OA_COMMAND_PATH};
+    std::istringstream stream(arguments);
+    for (std::string word; stream >> word;) words.push_back(word);
+    const pid_t child = fork();
+    if (child != 0) return child;
+    std::freopen(path("log").c_str(), "w", stdout);
+    std::freopen("/dev/null", "w", stderr);
+    std::vector<char*> argv;
+    for (std::string& w : words) argv.push_back(w.data());
+    argv.push_back(nullptr);
+    execv(argv[0], argv.data());
+    _exit(127);
+  }
+  // The rows in the metrics of "run": one header, every step once, in order.
+  i64 rows() const {
+    std::ifstream metrics(path("run/metrics.csv"));
+    std::string line;
+    std::getline(metrics, line);
+    EXPECT_EQ(line.substr(0, 10), "epoch,step");
+    i64 expected = 0;
+    while (std::getline(metrics, line)) {
+      EXPECT_EQ(std::stoll(line.substr(line.find(',') + 1)), ++expected) << line;
+    }
+    return expected;
   }
   fs::path folder_;
 };
@@ -160,20 +188,7 @@ TEST_F(TrainCommand, EveryArchitectureTrainsAndWrites) {
 }
 
 TEST_F(TrainCommand, AnInterruptSavesAndTheRunGoesOn) {
-  const std::string arguments = small("run", "--steps 100000 --save-every 0");
-  std::vector<std::string> words{OA_COMMAND_PATH};
-  std::istringstream stream(arguments);
-  for (std::string word; stream >> word;) words.push_back(word);
-  const pid_t child = fork();
-  if (child == 0) {
-    std::freopen(path("log").c_str(), "w", stdout);
-    std::freopen("/dev/null", "w", stderr);
-    std::vector<char*> argv;
-    for (std::string& w : words) argv.push_back(w.data());
-    argv.push_back(nullptr);
-    execv(argv[0], argv.data());
-    _exit(127);
-  }
+  const pid_t child = start(small("run", "--steps 100000 --save-every 0"));
   // A row in the metrics shows that training is under way.
   for (int i = 0; i < 600; ++i) {
     std::ifstream metrics(path("run/metrics.csv"));
@@ -193,16 +208,39 @@ TEST_F(TrainCommand, AnInterruptSavesAndTheRunGoesOn) {
       run("train lm --device cpu --resume --sample 0 --stop-after 3 --out " + path("run"));
   EXPECT_EQ(more.status, 0) << more.text;
   EXPECT_EQ(ml::read_oam(path("run/last.oam")).progress.step, step + 3);
-  // One header, every step once.
-  std::ifstream metrics(path("run/metrics.csv"));
-  std::string line;
-  std::getline(metrics, line);
-  EXPECT_EQ(line.substr(0, 10), "epoch,step");
-  i64 expected = 0;
-  while (std::getline(metrics, line)) {
-    EXPECT_EQ(std::stoll(line.substr(line.find(',') + 1)), ++expected) << line;
+  EXPECT_EQ(rows(), step + 3);
+}
+
+// Killed again and again at any moment, then resumed: in the end the run has the bits of one that
+// nobody disturbed, and each step has one row.
+TEST_F(TrainCommand, AKilledRunLosesNothingThatWasSaved) {
+  const std::string plan = "--steps 120 --dropout 0.1 --save-every 2";
+  ASSERT_EQ(run(small("whole", plan)).status, 0);
+  std::mt19937 random(5);
+  int kills = 0;
+  for (int round = 0; round < 25; ++round) {
+    const bool begun = fs::exists(path("run/last.oam"));
+    const pid_t child =
+        start(begun ? "train lm --resume --device cpu --sample 0 --out " + path("run")
+                    : small("run", plan));
+    // Some die while they start, some later.
+    usleep(30'000 + random() % 120'000);
+    kills += kill(child, SIGKILL) == 0;
+    int status = 0;
+    waitpid(child, &status, 0);
+    if (WIFEXITED(status)) break;
   }
-  EXPECT_EQ(expected, step + 3);
+  EXPECT_GT(kills, 1);
+  const Output last = run(fs::exists(path("run/last.oam"))
+                              ? "train lm --resume --device cpu --sample 0 --out " + path("run")
+                              : small("run", plan));
+  ASSERT_EQ(last.status, 0) << last.text;
+  EXPECT_EQ(bits("whole/last.oam"), bits("run/last.oam"));
+  EXPECT_EQ(bits("whole/best.oam"), bits("run/best.oam"));
+  EXPECT_EQ(rows(), 120);
+  for (const auto& entry : fs::directory_iterator(path("run"))) {
+    EXPECT_EQ(entry.path().string().find(".tmp."), std::string::npos) << entry.path();
+  }
 }
 
 TEST_F(TrainCommand, MistakesGetAnAnswer) {

@@ -101,7 +101,39 @@ def bpe():
     put("bpe", "doubling", b"oa_bpe_v1\n62\n97 97\n" + b"".join(b"%d %d\n" % (i, i) for i in range(256, 317)))
 
 
+def command_line():
+    def put_words(name, words):
+        put("command_line", name, b"\0".join(w.encode() if isinstance(w, str) else w for w in words))
+    train = ["train", "lm", "--data", "text", "--steps", "3"]
+    put_words("train", train)
+    put_words("train_all", train + [
+        "--out", "run", "--arch", "gru", "--tokenizer", "bpe", "--vocab", "300", "--layers", "2", "--width", "32",
+        "--heads", "2", "--hidden", "8", "--context", "8", "--dropout", "0.1", "--seed", "2", "--batch", "8", "--lr",
+        "0.1", "--schedule", "wsd", "--warmup", "2", "--optimizer", "sgd", "--weight-decay", "0", "--clip", "0",
+        "--validation", "0.2", "--validate-every", "3", "--validation-batches", "1", "--save-every", "1",
+        "--stop-after", "7", "--sample", "0", "--device", "cpu"])
+    put_words("resume", ["train", "lm", "--resume", "--out", "run", "--minutes", "2.5"])
+    put_words("resume_refused", ["train", "lm", "--resume", "--lr", "1"])
+    put_words("two_plans", train + ["--epochs", "1"])
+    for option in ["layers", "width", "heads", "hidden", "context", "vocab", "batch", "steps", "seed", "warmup"]:
+        put_words("huge_" + option, train + ["--" + option, "9223372036854775807"])
+    put_words("product", train + ["--width", "16777216", "--hidden", "16777216", "--layers", "100000"])
+    put_words("tokens", train + ["--batch", "16777216", "--context", "16777216"])
+    put_words("overflow", train + ["--width", "99999999999999999999999"])
+    put_words("nan", train + ["--lr", "nan"])
+    put_words("infinity", train + ["--clip", "inf"])
+    put_words("equals", train + ["--width=12", "--heads=5"])
+    put_words("bytes", ["train", "lm", "--data", b"\xff\xfe", "--steps", "1"])
+    put_words("generate", ["generate", "--model", "m", "--prompt", "In the", "--tokens", "5", "--temperature", "0.5",
+                           "--top-k", "3", "--top-p", "0.9", "--seed", "18446744073709551615"])
+    put_words("generate_nan", ["generate", "--model", "m", "--temperature", "nan"])
+    put_words("generate_shares", ["generate", "--model", "m", "--top-p", "-1", "--top-k", "-1"])
+    put_words("help", ["train", "lm", "--help"])
+    put_words("nothing", [""])
+
+
 if __name__ == "__main__":
+    command_line()
     oam()
     safetensors()
     numpy()

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <string_view>
 
 #include "oa/core/types.h"
 
@@ -17,7 +18,7 @@ struct LmModelConfig {
   i64 layers = 4;
   i64 width = 128;
   i64 heads = 4;
-  i64 hidden = 0;  // feed-forward (transformer) or recurrent width; 0: 4 or 2 times the width
+  i64 hidden = 0;  // feed-forward (transformer) or recurrent width; 0: 4 times the width
   i64 context = 128;
   f64 dropout = 0;
   u64 seed = 1;
@@ -46,8 +47,20 @@ void from_json(const nlohmann::json& j, LmModelConfig& c);
 void to_json(nlohmann::json& j, const LmTrainConfig& c);
 void from_json(const nlohmann::json& j, LmTrainConfig& c);
 
+// How many numbers a model of such a configuration learns; a f64, because some are absurd.
+f64 parameter_count(const LmModelConfig& c);
+
+// Nothing is allocated for a configuration above these, whether a command line or a file has it.
+inline constexpr i64 kMostExtent = i64{1} << 24;       // of any size of a model
+inline constexpr i64 kMostParameters = i64{1} << 34;   // of a model: 64 GiB
+inline constexpr i64 kMostBatchTokens = i64{1} << 28;  // in a batch
+inline constexpr i64 kMostTokens = i64{1} << 31;       // to write
+inline constexpr i64 kMostSteps = i64{1} << 48;
+
 // InvalidArgument with the option's name for values that make no sense.
 void check(const LmModelConfig& c);
-void check(const LmTrainConfig& c);
+void check(const LmModelConfig& model, const LmTrainConfig& train);
+// The check of one number.
+void need_within(std::string_view op, std::string_view option, i64 value, i64 least, i64 most);
 
 }  // namespace oa::command

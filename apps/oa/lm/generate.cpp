@@ -8,7 +8,6 @@ namespace oa::command {
 std::string continue_text(const Engine& engine, const LanguageModel& model,
                           const ml::tokenizer::Tokenizer& tokenizer, std::string_view prompt,
                           const GenerateOptions& o) {
-  if (o.tokens < 0) invalid("generate", "bad --tokens, got {}, expected 0 or more", o.tokens);
   const auto continuation = model.continuation(engine);
   std::vector<u32> next = tokenizer.encode_text(prompt.empty() ? "\n" : prompt);
   std::string text, held;

@@ -44,7 +44,7 @@ LmFile read_lm_file(const std::filesystem::path& path) {
     invalid("model", "{} is not a language model that `oa train lm` wrote ({})", path.string(),
             e.what());
   }
-  check(file.model);
+  check(file.model, file.train);
   return file;
 }
 

@@ -71,8 +71,7 @@ LmTrainer::LmTrainer(Engine& engine, std::filesystem::path folder, LmFile file)
 
 LmTrainer LmTrainer::create(Engine& engine, const std::filesystem::path& folder,
                             const LmModelConfig& model, const LmTrainConfig& train) {
-  check(model);
-  check(train);
+  check(model, train);
   if (std::filesystem::exists(folder / "last.oam")) {
     invalid(kOp, "{} holds a run already, expected --resume or another --out", folder.string());
   }
