@@ -140,34 +140,21 @@ void expect_learned(const std::string& text, const std::string& corpus, Tokens t
   EXPECT_GE(10 * known, 9 * all) << text;
 }
 
-class NlpSuite : public testing::TestWithParam<std::tuple<const char*, Row>> {};
+// A row in training on a device.
+struct Trained {
+  Trained(Engine& e, const Row& row)
+      : tokenizer(make_tokenizer(row.tokens)),
+        vocab(row.tokens == Tokens::Bpe ? 320 : tokenizer->vocab_size()),
+        sampler(tokenizer->encode_text(ml::data::nlp_suite_text())),
+        model(make_model(e, row.architecture, vocab)),
+        optimizer(model->all_parameters(), 0.01),
+        in(kBatch * kContext),
+        out(in.size()),
+        x(Matrix::from_slice<u32>(e, {kBatch, kContext}, in)),
+        y(Matrix::from_slice<u32>(e, {kBatch * kContext}, out)) {}
 
-TEST_P(NlpSuite, LearnsTheText) {
-  const auto& [device, row] = GetParam();
-  // A row takes half a minute on a software driver: those of letters run always, all of them with
-  // OA_ALL_ROWS.
-  const bool software = std::string_view(device) != "cpu";
-#if defined(__SANITIZE_ADDRESS__)
-  if (software) GTEST_SKIP() << "too slow under a sanitizer";
-#endif
-  if (software && row.tokens != Tokens::Char && !std::getenv("OA_ALL_ROWS")) {
-    GTEST_SKIP() << "OA_ALL_ROWS is not set";
-  }
-  Opened& opened = open_device(device);
-  if (!opened.engine) GTEST_SKIP() << opened.failure;
-  Engine& e = *opened.engine;
-  const auto tokenizer = make_tokenizer(row.tokens);
-  const i64 vocab = row.tokens == Tokens::Bpe ? 320 : tokenizer->vocab_size();
-  const std::string corpus = ml::data::nlp_suite_text();
-  ml::data::NlpSuiteSampler sampler(tokenizer->encode_text(corpus));
-  const auto model = make_model(e, row.architecture, vocab);
-  EXPECT_EQ(model->num_parameters(), row.parameters);
-
-  ml::AdamW optimizer(model->all_parameters(), 0.01);
-  std::vector<u32> in(kBatch * kContext), out(in.size());
-  const Matrix x = Matrix::from_slice<u32>(e, {kBatch, kContext}, in);
-  const Matrix y = Matrix::from_slice<u32>(e, {kBatch * kContext}, out);
-  for (i64 step = 0; step < kSteps; ++step) {
+  // One step; the loss before it.
+  Matrix step() {
     sampler.next(std::span<u32>(in), std::span<u32>(out));
     x.write<u32>(in);
     y.write<u32>(out);
@@ -176,34 +163,61 @@ TEST_P(NlpSuite, LearnsTheText) {
     const Matrix loss = ml::loss::cross_entropy(model->forward(x), y);
     tape.backward(loss);
     optimizer.step();
+    return loss;
+  }
+
+  std::unique_ptr<ml::tokenizer::Tokenizer> tokenizer;
+  i64 vocab;
+  ml::data::NlpSuiteSampler sampler;
+  std::shared_ptr<ml::Module> model;
+  ml::AdamW optimizer;
+  std::vector<u32> in, out;
+  Matrix x, y;
+};
+
+class NlpSuite : public testing::TestWithParam<std::tuple<const char*, Row>> {};
+
+TEST_P(NlpSuite, LearnsTheText) {
+  const auto& [device, row] = GetParam();
+  // A row takes half a minute on a software driver.
+  if (std::string_view(device) != "cpu" && !std::getenv("OA_ALL_ROWS")) {
+    GTEST_SKIP() << "OA_ALL_ROWS is not set";
+  }
+  Opened& opened = open_device(device);
+  if (!opened.engine) GTEST_SKIP() << opened.failure;
+  Engine& e = *opened.engine;
+  Trained t(e, row);
+  EXPECT_EQ(t.model->num_parameters(), row.parameters);
+  for (i64 step = 0; step < kSteps; ++step) {
+    const Matrix loss = t.step();
     if (step == 0) {
       EXPECT_NEAR(loss.item(), row.first_loss, 1e-4);
     }
   }
   const auto judge = [&](ml::Module& m) {
     const ml::NoGrad quiet;
-    const Matrix logits = m.forward(x);
-    const f32 loss = ml::loss::cross_entropy(logits, y).item();
-    const auto hits = matrix::categorical_accuracy_count(logits, y).read<u32>()[0];
+    const Matrix logits = m.forward(t.x);
+    const f32 loss = ml::loss::cross_entropy(logits, t.y).item();
+    const auto hits = matrix::categorical_accuracy_count(logits, t.y).read<u32>()[0];
     return std::pair(loss, static_cast<f64>(hits) / (kBatch * kContext));
   };
-  const auto [loss, accuracy] = judge(*model);
+  const auto [loss, accuracy] = judge(*t.model);
   EXPECT_LT(loss, row.slow ? 0.6 : row.tokens == Tokens::Bpe ? 0.03 : 0.25);
   EXPECT_GT(accuracy, row.slow ? 0.8 : row.tokens == Tokens::Bpe ? 0.97 : 0.90);
   const u32 filler = row.tokens == Tokens::Char ? 26 : 0;
-  const std::string text = greedy(e, *model, *tokenizer, filler);
-  if (!row.slow) expect_learned(text, corpus, row.tokens);
+  const std::string text = greedy(e, *t.model, *t.tokenizer, filler);
+  if (!row.slow) expect_learned(text, ml::data::nlp_suite_text(), row.tokens);
 
   const auto path = std::filesystem::temp_directory_path() /
                     fmt::format("oa_nlp_suite_{}_{}.oam", static_cast<int>(row.tokens),
                                 static_cast<int>(row.architecture));
-  ml::save_checkpoint(path, *model, optimizer, {.step = kSteps});
-  const auto again = make_model(e, row.architecture, vocab);
+  ml::save_checkpoint(path, *t.model, t.optimizer, {.step = kSteps});
+  const auto again = make_model(e, row.architecture, t.vocab);
   ml::AdamW fresh(again->all_parameters(), 0.01);
   EXPECT_EQ(ml::load_checkpoint(e, path, *again, fresh).step, kSteps);
   std::filesystem::remove(path);
-  EXPECT_EQ(judge(*again), judge(*model));
-  EXPECT_EQ(greedy(e, *again, *tokenizer, filler), text);
+  EXPECT_EQ(judge(*again), judge(*t.model));
+  EXPECT_EQ(greedy(e, *again, *t.tokenizer, filler), text);
 }
 
 std::string row_name(const testing::TestParamInfo<std::tuple<const char*, Row>>& tested) {
@@ -217,6 +231,27 @@ std::string row_name(const testing::TestParamInfo<std::tuple<const char*, Row>>&
 INSTANTIATE_TEST_SUITE_P(Rows, NlpSuite,
                          testing::Combine(testing::Values("cpu", "lavapipe"),
                                           testing::ValuesIn(kRows)),
+                         row_name);
+
+// Forward pass, gradients and updates of another device: the losses of its first steps.
+class NlpSuiteSteps : public testing::TestWithParam<std::tuple<const char*, Row>> {};
+
+TEST_P(NlpSuiteSteps, FirstOnesAreThoseOfTheCpu) {
+  const auto& [device, row] = GetParam();
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "too slow under a sanitizer";
+#endif
+  Opened& opened = open_device(device);
+  if (!opened.engine) GTEST_SKIP() << opened.failure;
+  Trained here(*opened.engine, row), cpu(*open_device("cpu").engine, row);
+  for (int step = 0; step < 6; ++step) {
+    const f64 loss = here.step().item(), wanted = cpu.step().item();
+    EXPECT_NEAR(loss, step == 0 ? row.first_loss : wanted, 1e-4) << step;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Rows, NlpSuiteSteps,
+                         testing::Combine(testing::Values("lavapipe"), testing::ValuesIn(kRows)),
                          row_name);
 
 }  // namespace
