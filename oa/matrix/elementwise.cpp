@@ -5,8 +5,7 @@
 #include "oa/graph/reshape.h"
 #include "oa/matrix/all_ops.h"
 #include "oa/matrix/create.h"
-#include "oa/matrix/record.h"
-#include "oa/matrix/sample_sets.h"
+#include "oa/matrix/float_op.h"
 
 namespace oa::matrix {
 namespace {
@@ -23,11 +22,6 @@ void same_dtypes(const Infer& in, u32 a, u32 b) {
   if (in.dtype(a) != in.dtype(b)) {
     in.reject("operand dtypes differ, got {} and {}, expected equal ones", token(in.dtype(a)),
               token(in.dtype(b)));
-  }
-}
-void need_float(const Infer& in, u32 i) {
-  if (!is_float(in.dtype(i))) {
-    in.reject("operand {} has the wrong dtype, got {}, expected a float", i, token(in.dtype(i)));
   }
 }
 void need_number(const Infer& in, u32 i) {

@@ -7,6 +7,7 @@
 #include "oa/engine/engine_core.h"
 #include "oa/matrix/all_ops.h"
 #include "oa/ml/matrix/ml_ops.h"
+#include "oa/ml/optim/update_ops.h"
 #include "sample_run.h"
 #include "tests/support/interpreter_device.h"
 
@@ -141,6 +142,8 @@ std::vector<const OpDef*> every_op() {
   std::vector<const OpDef*> all = matrix::all_ops();
   const std::vector<const OpDef*> ml = ml::matrix::ml_ops();
   all.insert(all.end(), ml.begin(), ml.end());
+  const matrix::OpList optim = ml::optim_ops();
+  all.insert(all.end(), optim.begin(), optim.end());
   return all;
 }
 

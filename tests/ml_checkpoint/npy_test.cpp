@@ -67,7 +67,7 @@ TEST_F(NumpyFile, ReadsEveryKindOfArray) {
     EXPECT_EQ(t.dtype, dtype) << name;
     EXPECT_EQ(t.shape, shape) << name;
     EXPECT_EQ(t.storage, storage) << name;
-    EXPECT_EQ(copy(file.values(0)), fixture_values(static_cast<u64>(shape.elements()), dtype))
+    EXPECT_EQ(copy(file.values(0).bytes()), fixture_values(static_cast<u64>(shape.elements()), dtype))
         << name;
   }
 }
@@ -99,7 +99,7 @@ TEST_F(NumpyFile, RoundTripsEveryType) {
       const TensorFile file = read_tensors(dir_ / "x.npy");
       EXPECT_EQ(file.tensors()[0].dtype, t);
       EXPECT_EQ(file.tensors()[0].shape, shape);
-      EXPECT_EQ(copy(file.values("array")), values);
+      EXPECT_EQ(copy(file.values("array").bytes()), values);
       EXPECT_EQ((file.file_bytes() - values.size()) % 64, 0u);
     }
   }
@@ -190,8 +190,8 @@ void expect_fixture(const TensorFile& file) {
     EXPECT_EQ(file.tensors()[i].dtype, dtype);
     EXPECT_EQ(file.tensors()[i].shape, shape);
     const auto values = fixture_values(static_cast<u64>(shape.elements()), dtype);
-    EXPECT_EQ(copy(file.values(i)), values) << name;
-    EXPECT_EQ(copy(file.values(name)), values) << name;  // a second time
+    EXPECT_EQ(copy(file.values(i).bytes()), values) << name;
+    EXPECT_EQ(copy(file.values(name).bytes()), values) << name;  // a second time
   }
 }
 
@@ -205,8 +205,8 @@ TEST_F(NumpyFile, ReadsArchives) {
   for (const char* name : {"savez.npz", "savez_compressed.npz"}) {
     const TensorFile file = read_tensors(fixture(name));
     ASSERT_EQ(file.tensors().size(), 2u);
-    EXPECT_EQ(copy(file.values("first")), fixture_values(24, FileDType::F32));
-    EXPECT_EQ(copy(file.values("second")), fixture_values(2, FileDType::I64));
+    EXPECT_EQ(copy(file.values("first").bytes()), fixture_values(24, FileDType::F32));
+    EXPECT_EQ(copy(file.values("second").bytes()), fixture_values(2, FileDType::I64));
   }
 }
 
@@ -224,7 +224,7 @@ TEST_F(NumpyFile, ArchivesRoundTrip) {
     ASSERT_EQ(file.tensors().size(), tensors.size());
     for (size_t i = 0; i < tensors.size(); ++i) {
       EXPECT_EQ(file.tensors()[i].name, tensors[i].name);
-      EXPECT_EQ(copy(file.values(i)), keep[i]);
+      EXPECT_EQ(copy(file.values(i).bytes()), keep[i]);
     }
     EXPECT_EQ(file.file_bytes() < 400000, c == Compression::Deflate);
     // Equal content makes equal files.
@@ -251,8 +251,8 @@ TEST_F(NumpyFile, ViewsOfArchivesOutliveThem) {
   std::optional<TensorFile> file = read_tensors(fixture("stored.npz"));
   const TensorBytes mapped = file->values("layer.weight"), own = file->values("big");
   file.reset();
-  EXPECT_EQ(copy(mapped), fixture_values(24, FileDType::F32));
-  EXPECT_EQ(copy(own), fixture_values(24, FileDType::F32));
+  EXPECT_EQ(copy(mapped.bytes()), fixture_values(24, FileDType::F32));
+  EXPECT_EQ(copy(own.bytes()), fixture_values(24, FileDType::F32));
 }
 
 // Reading everything of a damaged archive: an error of the right kind, or (for bits that carry no
@@ -264,7 +264,7 @@ TEST_F(NumpyFile, EveryFlippedBitOfAnArchiveIsFoundOrHarmless) {
     std::vector<std::vector<u8>> expected;
     {
       const TensorFile file = TensorFile::parse(good);
-      for (size_t i = 0; i < file.tensors().size(); ++i) expected.push_back(copy(file.values(i)));
+      for (size_t i = 0; i < file.tensors().size(); ++i) expected.push_back(copy(file.values(i).bytes()));
     }
     int found = 0;
     for (int i = 0; i < 2000; ++i) {
@@ -275,7 +275,7 @@ TEST_F(NumpyFile, EveryFlippedBitOfAnArchiveIsFoundOrHarmless) {
         const TensorFile file = TensorFile::parse(bytes);
         ASSERT_EQ(file.tensors().size(), expected.size()) << bit;
         for (size_t k = 0; k < expected.size(); ++k)
-          ASSERT_EQ(copy(file.values(k)), expected[k]) << name << " bit " << bit;
+          ASSERT_EQ(copy(file.values(k).bytes()), expected[k]) << name << " bit " << bit;
       } catch (const Error& e) {
         EXPECT_TRUE(e.kind() == ErrorKind::DataLoss || e.kind() == ErrorKind::InvalidArgument)
             << e.what();

@@ -35,7 +35,7 @@ TEST_F(CommonFile, ListsACheckpoint) {
   EXPECT_EQ(file.tensors()[0].name, "layer.weight");
   EXPECT_FALSE(file.tensors()[2].state);
   EXPECT_TRUE(file.tensors()[3].state);
-  EXPECT_EQ(copy(file.values("norm.mean")), fixture_values(3, FileDType::F32));
+  EXPECT_EQ(copy(file.values("norm.mean").bytes()), fixture_values(3, FileDType::F32));
   EXPECT_EQ(file.find("nothing"), std::nullopt);
   EXPECT_ERROR(file.values("nothing"), NotFound, "values: no tensor named 'nothing'");
   EXPECT_ERROR(file.values(5), OutOfRange, "values: no such tensor, got index 5, expected below 5");
@@ -46,7 +46,7 @@ TEST_F(CommonFile, DequantisesOnDemand) {
   EXPECT_EQ(file.tensors()[0].storage, "q4");
   EXPECT_EQ(file.tensors()[0].stored_bytes, 40u);
   EXPECT_EQ(file.values(0).bytes().size(), 45u * 4);
-  const auto values = values_of<f32>(file.values(1));
+  const auto values = values_of<f32>(file.values(1).bytes());
   EXPECT_EQ(values[31], 88.0f);  // the largest of its block is exact
 }
 
@@ -63,11 +63,11 @@ TEST_F(CommonFile, EveryKindHoldsTheSame) {
       EXPECT_EQ(file.tensors()[i].name, tensors[i].name);
       EXPECT_EQ(file.tensors()[i].dtype, tensors[i].dtype);
       EXPECT_EQ(file.tensors()[i].shape, tensors[i].shape);
-      EXPECT_EQ(copy(file.values(i)), copy(tensors[i].bytes));
+      EXPECT_EQ(copy(file.values(i).bytes()), copy(tensors[i].bytes));
     }
   }
   write_tensors(dir_ / "x.npy", std::span(tensors).first(1));
-  EXPECT_EQ(copy(read_tensors(dir_ / "x.npy").values(0)), a);
+  EXPECT_EQ(copy(read_tensors(dir_ / "x.npy").values(0).bytes()), a);
   EXPECT_ERROR(write_tensors(dir_ / "x.npy", tensors), InvalidArgument,
                "write_tensors: an .npy holds one tensor, got 2");
   EXPECT_ERROR(
@@ -90,7 +90,7 @@ TEST_F(CommonFile, LargeFilesAreMapped) {
       second = file.values(0);
     }
     EXPECT_EQ(first.bytes().data(), second.bytes().data()) << name;  // no copy
-    EXPECT_EQ(copy(first), values);
+    EXPECT_EQ(copy(first.bytes()), values);
   }
 }
 

@@ -38,7 +38,6 @@ struct TensorInfo {
 class TensorBytes {
  public:
   std::span<const u8> bytes() const { return bytes_; }
-  operator std::span<const u8>() const { return bytes_; }  // NOLINT
 
  private:
   friend class TensorFile;

@@ -4,9 +4,8 @@
 #include <numbers>
 
 #include "oa/kernel/math.h"
+#include "oa/matrix/float_op.h"
 #include "oa/matrix/movement.h"
-#include "oa/matrix/record.h"
-#include "oa/matrix/sample_sets.h"
 #include "oa/ml/matrix/ml_ops.h"
 
 namespace oa::ml::matrix {
@@ -15,12 +14,6 @@ namespace {
 using namespace oa::matrix;  // NOLINT: the ops of the layer below
 using graph::Samples;
 using kernel::Value;
-
-void need_float(const Infer& in, u32 i) {
-  if (!is_float(in.dtype(i))) {
-    in.reject("operand {} has the wrong dtype, got {}, expected a float", i, token(in.dtype(i)));
-  }
-}
 
 Value number(const Value& like, f64 x) { return kernel::constant(like.scalar(), x); }
 
@@ -60,34 +53,14 @@ Value mish_of(const Value& x) {
   return settled(x, underflow(x), x * (n / (n + number(x, 2))));
 }
 
-using Function = Value (*)(const Value&);
-
-template <Function kFunction, const char* kName, u32 kCost>
-struct Activation {
-  static constexpr OpInfo kInfo{.name = kName, .kind = OpKind::Elementwise, .cost = kCost};
-  using Attrs = NoAttrs;
-  static void infer(Infer& in, const Attrs&) {
-    need_float(in, 0);
-    in.out(in.dtype(0), in.shape(0));
-  }
-  static Value emit(Emit& e, const Attrs&) { return kFunction(e.input(0)); }
-  static void samples(Samples& s) {
-    unary_samples(s, kFloats, Attrs{}, -5, 5);
-    s.call({{{300}, DType::F32, 0, 40}}, Attrs{});
-    s.call({{{300}, DType::F32, -40, 0}}, Attrs{});
-    s.reject({{{3}, DType::I32}}, Attrs{},
-             fmt::format("{}: operand 0 has the wrong dtype, got i32, expected a float", kName));
-  }
-};
-
 constexpr char kRelu[] = "relu", kGelu[] = "gelu", kGeluErf[] = "gelu_erf", kSilu[] = "silu",
                kMish[] = "mish";
 
-using Relu = Activation<relu_of, kRelu, 1>;
-using Gelu = Activation<gelu_of, kGelu, 26>;
-using GeluErf = Activation<gelu_erf_of, kGeluErf, 26>;
-using Silu = Activation<silu_of, kSilu, 20>;
-using Mish = Activation<mish_of, kMish, 26>;
+using Relu = FloatOp<relu_of, kRelu, 1>;
+using Gelu = FloatOp<gelu_of, kGelu, 26>;
+using GeluErf = FloatOp<gelu_erf_of, kGeluErf, 26>;
+using Silu = FloatOp<silu_of, kSilu, 20>;
+using Mish = FloatOp<mish_of, kMish, 26>;
 
 // x where it is positive (or NaN), else something of x and alpha.
 template <bool kExponential>
