@@ -1,6 +1,7 @@
 // Ops of one float operand that are one scalar function, for the sources that define such ops.
 #pragma once
 
+#include "oa/matrix/elementwise.h"
 #include "oa/matrix/record.h"
 #include "oa/matrix/sample_sets.h"
 

@@ -2,7 +2,6 @@
 
 #include "oa/kernel/math.h"
 #include "oa/matrix/all_ops.h"
-#include "oa/matrix/elementwise.h"
 #include "oa/matrix/float_op.h"
 
 namespace oa::matrix {

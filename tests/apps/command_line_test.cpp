@@ -62,8 +62,9 @@ TEST(CommandLine, AbsurdSizesAreRefused) {
             "train: bad --width, got 1099511627776, expected 1 to 16777216");
   EXPECT_EQ(text([](auto& o) { o.model.layers = 0; }),
             "train: bad --layers, got 0, expected 1 to 100000");
-  EXPECT_EQ(text([](auto& o) { o.model.width = o.model.hidden = 1 << 20; }),
-            "train: the model is too large, got 2.639e+13 parameters, expected at most 17179869184");
+  EXPECT_EQ(
+      text([](auto& o) { o.model.width = o.model.hidden = 1 << 20; }),
+      "train: the model is too large, got 2.639e+13 parameters, expected at most 17179869184");
   EXPECT_EQ(text([](auto& o) { o.model.context = o.train.batch = 1 << 20; }),
             "train: --batch times --context is too large, got 1099511627776, expected at most "
             "268435456");

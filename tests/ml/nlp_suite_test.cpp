@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "oa/matrix/index.h"
+#include "oa/matrix/random.h"
 #include "oa/matrix/reduce.h"
 #include "oa/ml/autograd/gradient_tape.h"
 #include "oa/ml/checkpoint/checkpoint.h"
@@ -33,7 +34,9 @@ struct Row {
   Architecture architecture;
   i64 parameters;
   f64 first_loss;
-  // From this seed the byte GRU needs more steps: the original reports 0.4993 and 85.5 % for it.
+  // The byte GRU is on its way after 300 steps, from this seed and from any other: its embedding of
+  // narrow numbers learns slowly (see ByteGruFromWideNumbers). The original reports 0.4993 and 85.5
+  // %.
   bool slow = false;
 };
 
@@ -166,6 +169,15 @@ struct Trained {
     return loss;
   }
 
+  // Loss and accuracy of a model on the last batch.
+  std::pair<f32, f64> judge(ml::Module& m) const {
+    const ml::NoGrad quiet;
+    const Matrix logits = m.forward(x);
+    const f32 loss = ml::loss::cross_entropy(logits, y).item();
+    const auto hits = matrix::categorical_accuracy_count(logits, y).read<u32>()[0];
+    return {loss, static_cast<f64>(hits) / (kBatch * kContext)};
+  }
+
   std::unique_ptr<ml::tokenizer::Tokenizer> tokenizer;
   i64 vocab;
   ml::data::NlpSuiteSampler sampler;
@@ -194,14 +206,12 @@ TEST_P(NlpSuite, LearnsTheText) {
       EXPECT_NEAR(loss.item(), row.first_loss, 1e-4);
     }
   }
-  const auto judge = [&](ml::Module& m) {
-    const ml::NoGrad quiet;
-    const Matrix logits = m.forward(t.x);
-    const f32 loss = ml::loss::cross_entropy(logits, t.y).item();
-    const auto hits = matrix::categorical_accuracy_count(logits, t.y).read<u32>()[0];
-    return std::pair(loss, static_cast<f64>(hits) / (kBatch * kContext));
-  };
+  const auto judge = [&](ml::Module& m) { return t.judge(m); };
   const auto [loss, accuracy] = judge(*t.model);
+  if (row.slow) {
+    EXPECT_NEAR(loss, 0.4993, 0.08);
+    EXPECT_NEAR(accuracy, 0.855, 0.02);
+  }
   EXPECT_LT(loss, row.slow ? 0.6 : row.tokens == Tokens::Bpe ? 0.03 : 0.25);
   EXPECT_GT(accuracy, row.slow ? 0.8 : row.tokens == Tokens::Bpe ? 0.97 : 0.90);
   const u32 filler = row.tokens == Tokens::Char ? 26 : 0;
@@ -232,6 +242,21 @@ INSTANTIATE_TEST_SUITE_P(Rows, NlpSuite,
                          testing::Combine(testing::Values("cpu", "lavapipe"),
                                           testing::ValuesIn(kRows)),
                          row_name);
+
+// The same model, batches and steps from an embedding of normal numbers reach what the others do.
+TEST(NlpSuiteGru, ByteGruFromWideNumbers) {
+  Engine& e = *open_device("cpu").engine;
+  Trained t(e, kRows[4]);
+  ASSERT_TRUE(kRows[4].slow);
+  const ml::Parameter& embedding = t.model->all_parameters()[0];
+  ASSERT_EQ(embedding.data().shape(), (Shape{256, kWidth}));
+  embedding.replace_data(matrix::normal(e, {256, kWidth}, 0, 1, kSeed));
+  for (i64 step = 0; step < kSteps; ++step) (void)t.step();
+  const auto [loss, accuracy] = t.judge(*t.model);
+  EXPECT_LT(loss, 0.25);
+  EXPECT_GT(accuracy, 0.90);
+  expect_learned(greedy(e, *t.model, *t.tokenizer, 0), ml::data::nlp_suite_text(), Tokens::Byte);
+}
 
 // Forward pass, gradients and updates of another device: the losses of its first steps.
 class NlpSuiteSteps : public testing::TestWithParam<std::tuple<const char*, Row>> {};

@@ -67,7 +67,8 @@ TEST_F(NumpyFile, ReadsEveryKindOfArray) {
     EXPECT_EQ(t.dtype, dtype) << name;
     EXPECT_EQ(t.shape, shape) << name;
     EXPECT_EQ(t.storage, storage) << name;
-    EXPECT_EQ(copy(file.values(0).bytes()), fixture_values(static_cast<u64>(shape.elements()), dtype))
+    EXPECT_EQ(copy(file.values(0).bytes()),
+              fixture_values(static_cast<u64>(shape.elements()), dtype))
         << name;
   }
 }
@@ -264,7 +265,8 @@ TEST_F(NumpyFile, EveryFlippedBitOfAnArchiveIsFoundOrHarmless) {
     std::vector<std::vector<u8>> expected;
     {
       const TensorFile file = TensorFile::parse(good);
-      for (size_t i = 0; i < file.tensors().size(); ++i) expected.push_back(copy(file.values(i).bytes()));
+      for (size_t i = 0; i < file.tensors().size(); ++i)
+        expected.push_back(copy(file.values(i).bytes()));
     }
     int found = 0;
     for (int i = 0; i < 2000; ++i) {
