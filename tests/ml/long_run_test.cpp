@@ -100,6 +100,7 @@ std::vector<f32> train_language_model(Engine& e, u32 steps) {
     const Matrix logits = cell->forward(model->forward(x).reshape({5, 8, 11})).reshape({40, 7});
     tape.backward(ml::loss::cross_entropy(logits, y));
     optimizer.step();
+    e.flush();
   }
   std::vector<f32> all;
   for (const ml::Parameter& p : parameters) {

@@ -130,7 +130,8 @@ struct SiluMul {
   }
   static std::vector<TensorRef> define(std::span<const TensorRef> in, const Attrs& a) {
     const Matrix x(in[0]);
-    return {record<Swiglu>({slice(x, -1, 0, a.size), slice(x, -1, a.size, 2 * a.size)}).tensor()};
+    const Matrix gate = slice(x, -1, 0, a.size), up = slice(x, -1, a.size, 2 * a.size);
+    return {record<Swiglu>({gate, up}).tensor()};
   }
   static void samples(Samples& s) {
     for (DType t : kFloats) s.call({{{5, 14}, t, -5, 5}}, Attrs{7});
