@@ -108,6 +108,9 @@ class Device {
   virtual std::unique_ptr<Recorded> record(const CommandList& list) = 0;
   virtual Ticket submit(Recorded& list) = 0;
 
+  // False where timed submissions have no durations.
+  virtual bool has_timestamps() const { return true; }
+
   virtual bool is_complete(Ticket ticket) = 0;
   virtual void wait(Ticket ticket) = 0;  // throws BackendFailure if the device was lost
   // Seconds of each dispatch of a timed submission, empty if it was not timed. Waits.

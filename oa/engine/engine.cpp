@@ -80,11 +80,15 @@ void Engine::wait() {
   core().wait();
 }
 
-ExecutionPlan Engine::capture(const std::function<std::vector<Matrix>()>& fn) {
-  return core().capture(fn);
+ExecutionPlan Engine::capture(const std::function<std::vector<Matrix>()>& fn,
+                              const CaptureOptions& options) {
+  return core().capture(fn, options);
 }
 
-Event Engine::submit(const ExecutionPlan& plan) { return core().submit(plan); }
+Event Engine::submit(const ExecutionPlan& plan) { return core().submit(plan, false, "submit"); }
+Event Engine::submit_timed(const ExecutionPlan& plan) {
+  return core().submit(plan, true, "submit_timed");
+}
 std::vector<KernelProfile> Engine::profile() const { return core().profile(); }
 MemoryUse Engine::memory() const { return core().memory(); }
 EngineCounters Engine::counters() const { return core().counters(); }

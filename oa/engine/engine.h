@@ -19,6 +19,9 @@ namespace oa {
 
 class EngineCore;
 class Matrix;
+namespace graph {
+class Program;
+}
 
 struct EngineOptions {
   std::string
@@ -70,16 +73,35 @@ class Event {
   bool timed_ = false;
 };
 
-// A captured graph, ready to be submitted many times. Inputs and results keep their memory.
+struct CaptureOptions {
+  // Records twice and compares, so that what would be frozen is found: numbers of the host that
+  // change, other values in place of operands, other operations. False: once, unchecked.
+  bool verify = true;
+};
+
+// A captured graph, ready to be submitted many times. Operands and results keep their memory, which
+// the plan holds; copies share one plan. Dropping the last one waits for the device.
 class ExecutionPlan {
  public:
   ExecutionPlan() = default;
+  bool valid() const { return static_cast<bool>(state_); }
   const std::array<graph::StageRecord, graph::kStageCount>& stages() const;
   u32 dispatch_count() const;
+  u32 barrier_count() const;  // dispatches that wait for earlier ones
+  u64 arena_bytes() const;    // of temporaries
+  u64 submissions() const;
+  // What is read and never written: elements that may be replaced between submissions.
+  bool is_input(const Matrix& value) const;
+  u32 input_count() const;
+  const std::vector<Matrix>& results() const;
+  // What it was made from, and what it became. Runtime numbers of the graph are those of all runs.
+  const graph::Graph& graph() const;
+  const graph::Program& program() const;
 
  private:
   friend class EngineCore;
   struct State;
+  State& held() const;
   std::shared_ptr<State> state_;
 };
 
@@ -102,9 +124,14 @@ class Engine {
   void wait();               // flush and wait for everything
 
   // Records what `fn` does into a plan of its own instead of running it. The values that fn returns
-  // are the plan's results: after each submit they hold that run's elements.
-  ExecutionPlan capture(const std::function<std::vector<Matrix>()>& fn);
+  // are the plan's results: after each submit they hold that run's elements. With
+  // CaptureOptions::verify fn is called twice. FailedPrecondition, with the op's name, for what a
+  // replay would freeze: see docs/training.md.
+  ExecutionPlan capture(const std::function<std::vector<Matrix>()>& fn,
+                        const CaptureOptions& options = {});
   Event submit(const ExecutionPlan& plan);
+  // With the time of every dispatch. MissingCapability where the device has no clock.
+  Event submit_timed(const ExecutionPlan& plan);
 
   std::vector<KernelProfile> profile() const;  // longest first; EngineOptions::profile
   MemoryUse memory() const;

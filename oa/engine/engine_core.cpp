@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "oa/matrix/matrix.h"
-
 namespace oa {
 
 using graph::Graph;
@@ -16,7 +14,15 @@ namespace {
 
 constexpr u64 kGuard = 256;
 constexpr u8 kGuardByte = 0xa5;
-constexpr size_t kMaxPrograms = 4096;  // eager graphs of different structure that are remembered
+constexpr size_t kMaxPrograms = 4096;  // graphs of different structure that are remembered
+
+// The key of a graph's program for captures, which has passed other checks.
+Hash128 captured(const Hash128& structure) {
+  Hasher h;
+  h.add(structure.lo);
+  h.add(structure.hi);
+  return h.finish();
+}
 
 }  // namespace
 
@@ -108,15 +114,22 @@ TensorRef EngineCore::upload(std::string_view op, const graph::Spec& spec, const
   StorageRef storage = allocate(bytes);
   if (bytes > 0) device_->write(storage->memory(), storage->offset(), data, bytes);
   TensorRef tensor(new graph::Tensor(*this, spec));
+  if (watch_) watch_->uploads.push_back(storage->serial());
   tensor->bind_storage(std::move(storage));
+  if (frame_) {
+    if (frame_->count == frame_->inputs.size()) frame_->inputs.emplace_back();
+    InputFrame::Input& input = frame_->inputs[frame_->count++];
+    input.tensor = tensor;
+    const auto* elements = static_cast<const u8*>(data);
+    input.bytes.assign(elements, elements + bytes);
+  }
   return tensor;
 }
 
 void EngineCore::overwrite(std::string_view op, const TensorRef& tensor, const void* data,
                            u64 bytes) {
   check_open(op);
-  if (capturing_)
-    fail(ErrorKind::FailedPrecondition, op, "elements cannot be replaced during a capture");
+  refuse_in_capture(op, "elements cannot be replaced during a capture");
   flush();  // what is recorded reads the old elements
   OA_CHECK(tensor->storage() && tensor->storage()->bytes() == bytes);
   ++tensor->storage()->version;
@@ -126,13 +139,10 @@ void EngineCore::overwrite(std::string_view op, const TensorRef& tensor, const v
 
 void EngineCore::read(std::string_view op, const TensorRef& tensor, void* data, u64 bytes) {
   check_open(op);
-  if (tensor->pending()) {
-    if (capturing_) {
-      fail(ErrorKind::FailedPrecondition, op,
-           "a value of a capture has no elements before submit()");
-    }
-    flush();
-  }
+  refuse_in_capture(op, tensor->pending() ? "a value of a capture has no elements before submit()"
+                                          : "the host would see the same elements at each replay, "
+                                            "expected the value itself");
+  if (tensor->pending()) flush();
   if (!tensor->storage()) {
     fail(ErrorKind::FailedPrecondition, op,
          "the value was never computed because its batch failed or its capture ended");
@@ -174,28 +184,40 @@ void EngineCore::assign_check_codes(const std::shared_ptr<Program>& program) {
   next_code_ += program->checks().size() + 1;
 }
 
-std::shared_ptr<Program> EngineCore::program_of(const Graph& graph, bool capture) {
-  const Hash128 key = graph.structure();
-  if (!capture) {
-    if (auto it = programs_.find(key); it != programs_.end()) {
+std::shared_ptr<Program> EngineCore::new_program(const Graph& graph, bool capture) {
+  if (capture) {
+    // What ran as a batch is replayed as it is, so that its bits are the same.
+    if (auto it = programs_.find(graph.structure()); it != programs_.end()) {
       ++counters_.cache_hits;
-      return it->second;
+      return graph::for_replays(graph, *device_, *it->second);
     }
   }
-  if (!capture && programs_.size() >= kMaxPrograms) {
-    // Rare by design: forget all rather than keep a history. Nothing may be running from them.
+  ++counters_.programs_compiled;
+  return graph::compile(graph, *device_, {.capture = capture, .fuse = options_.fuse});
+}
+
+std::shared_ptr<Program> EngineCore::program_of(const Graph& graph, bool capture) {
+  const Hash128 key = capture ? captured(graph.structure()) : graph.structure();
+  if (auto it = programs_.find(key); it != programs_.end()) {
+    ++counters_.cache_hits;
+    return it->second;
+  }
+  if (programs_.size() >= kMaxPrograms) {
+    // Rare by design: forget all that no plan holds rather than keep a history. Nothing may be
+    // running from them.
     wait(last_ticket_);
-    for (const auto& [hash, old] : programs_) {
-      if (const auto code = first_code_.find(old.get()); code != first_code_.end()) {
+    std::erase_if(programs_, [&](const auto& entry) {
+      const auto code = first_code_.find(entry.second.get());
+      if (entry.second.use_count() > (code == first_code_.end() ? 1 : 2)) return false;
+      if (code != first_code_.end()) {
         check_codes_.erase(code->second);
         first_code_.erase(code);
       }
-    }
-    programs_.clear();
+      return true;
+    });
   }
-  auto program = graph::compile(graph, *device_, {.capture = capture, .fuse = options_.fuse});
-  ++counters_.programs_compiled;
-  if (!capture) programs_[key] = program;
+  auto program = new_program(graph, capture);
+  programs_[key] = program;
   assign_check_codes(program);
   return program;
 }
@@ -216,13 +238,22 @@ void EngineCore::submit_list(const Program& program, const device::CommandList& 
   }
 }
 
-void EngineCore::flush(bool timed) {
-  if (capturing_ || graph_->empty()) return;
-  // The graph leaves first: if anything below throws, its values are lost but the engine is whole.
-  const std::unique_ptr<Graph> batch = std::move(graph_);
-  graph_ = std::make_unique<Graph>(*this);
+std::unique_ptr<Graph> EngineCore::take_pending() {
+  return std::exchange(graph_, std::make_unique<Graph>(*this));
+}
+
+void EngineCore::run_batch(std::unique_ptr<Graph> batch, bool timed) {
   ++counters_.flushes;
   run(*batch, timed);
+}
+
+void EngineCore::flush(bool timed) {
+  if (capturing_ || graph_->empty()) return;
+  if (watch_ && watch_->refusal.empty()) {
+    watch_->refusal = "flush: the step ran in parts, expected one batch without a flush in between";
+  }
+  // The graph leaves first: if anything below throws, its values are lost but the engine is whole.
+  run_batch(take_pending(), timed);
 }
 
 void EngineCore::run(Graph& batch, bool timed) {
@@ -246,7 +277,12 @@ void EngineCore::run(Graph& batch, bool timed) {
                  .check_code = code == first_code_.end() ? 0 : code->second},
                 list_);
   submit_list(*program, list_, timed);
-  // Values that users hold are ready now, in the order of the device's work.
+  bind_results(batch, *program, storages);
+}
+
+// Values that users hold are ready now, in the order of the device's work.
+void EngineCore::bind_results(Graph& batch, const Program& program,
+                              const std::vector<StorageRef>& storages) {
   u32 next = 0;
   for (graph::Node& node : batch.nodes) {
     const bool in_storage =
@@ -258,7 +294,7 @@ void EngineCore::run(Graph& batch, bool timed) {
         holder->bind_storage(holder->storage());
         continue;
       }
-      const Program::Result& r = program->results()[next++];
+      const Program::Result& r = program.results()[next++];
       holder->bind_storage(r.shares_leaf ? batch.leaves[r.storage].tensor->storage()
                                          : storages[r.storage]);
     }
@@ -297,113 +333,6 @@ void EngineCore::raise_bad_index() {
   const Program::Check& check = it->second->checks()[words[0] - 1 - it->first];
   fail(ErrorKind::OutOfRange, check.op, "index out of range at row {}, got {}, expected 0 to {}",
        words[1], static_cast<i32>(words[2]), check.limit - 1);
-}
-
-// --- Capture ------------------------------------------------------------------------------------
-
-struct ExecutionPlan::State {
-  std::unique_ptr<Graph> graph;  // keeps the leaves alive
-  std::shared_ptr<Program> program;
-  std::vector<StorageRef> storages;
-  std::vector<TensorRef> results;
-  device::Memory arena;
-  Ref<EngineCore> core;
-  device::CommandList list;
-  std::unique_ptr<device::Recorded> recorded;
-  ~State() {
-    core->settle();  // the device may still run from this plan
-    recorded.reset();
-    if (arena.bytes > 0) core->device().release(arena);
-  }
-};
-
-const std::array<graph::StageRecord, graph::kStageCount>& ExecutionPlan::stages() const {
-  return state_->program->stages();
-}
-u32 ExecutionPlan::dispatch_count() const {
-  return static_cast<u32>(state_->program->steps().size());
-}
-
-ExecutionPlan EngineCore::capture(const std::function<std::vector<Matrix>()>& fn) {
-  check_open("capture");
-  if (capturing_) {
-    fail(ErrorKind::FailedPrecondition, "capture",
-         "a capture is under way, expected no nested capture");
-  }
-  flush();
-  auto pending = std::move(graph_);
-  graph_ = std::make_unique<Graph>(*this);
-  capturing_ = true;
-  std::vector<Matrix> results;
-  std::unique_ptr<Graph> captured;
-  try {
-    results = fn();
-    captured = std::move(graph_);
-  } catch (...) {
-    graph_ = std::move(pending);
-    capturing_ = false;
-    throw;
-  }
-  graph_ = std::move(pending);
-  capturing_ = false;
-
-  auto state = std::make_shared<ExecutionPlan::State>();
-  state->core = Ref(this);
-  state->program = program_of(*captured, true);
-  const Program& program = *state->program;
-  for (u64 bytes : program.storage_bytes()) state->storages.push_back(allocate(bytes));
-  if (program.arena_bytes() > 0) state->arena = device_->allocate(program.arena_bytes());
-  std::vector<u64> leaves, storages;
-  for (const graph::Leaf& leaf : captured->leaves)
-    leaves.push_back(leaf.tensor->storage()->address());
-  for (const StorageRef& s : state->storages) storages.push_back(s->address());
-  const auto code = first_code_.find(&program);
-  program.fill({.leaves = leaves,
-                .storages = storages,
-                .arena = state->arena.address,
-                .scalars = captured->scalars,
-                .status = status_.address,
-                .check_code = code == first_code_.end() ? 0 : code->second},
-               state->list);
-  state->recorded = device_->record(state->list);
-  u32 next = 0;
-  for (graph::Node& node : captured->nodes) {
-    const bool in_storage =
-        node.op->info.kind == graph::OpKind::Effect && node.target != graph::kNoNode;
-    for (graph::Output& out : node.outputs) {
-      if (!out.holder) continue;
-      graph::Tensor* holder = out.holder;
-      if (in_storage) {
-        holder->bind_storage(holder->storage());
-        continue;
-      }
-      const Program::Result& r = program.results()[next++];
-      holder->bind_storage(r.shares_leaf ? captured->leaves[r.storage].tensor->storage()
-                                         : state->storages[r.storage]);
-    }
-  }
-  for (const Matrix& m : results) state->results.push_back(m.tensor());
-  state->graph = std::move(captured);
-  ExecutionPlan plan;
-  plan.state_ = std::move(state);
-  return plan;
-}
-
-Event EngineCore::submit(const ExecutionPlan& plan) {
-  check_open("submit");
-  if (!plan.state_ || plan.state_->core.get() != this) {
-    invalid("submit", "the plan belongs to another engine, expected one captured by this engine");
-  }
-  flush();
-  if (options_.profile) {
-    submit_list(*plan.state_->program, plan.state_->list, false);
-  } else {
-    last_ticket_ = device_->submit(*plan.state_->recorded);
-    last_timed_ = false;
-    counters_.dispatches += plan.state_->list.dispatches.size();
-    status_used_ = status_used_ || !plan.state_->program->checks().empty();
-  }
-  return last_event();
 }
 
 // --- Reports ------------------------------------------------------------------------------------

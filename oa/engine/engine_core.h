@@ -8,8 +8,31 @@
 #include "oa/engine/engine.h"
 #include "oa/engine/memory_pool.h"
 #include "oa/graph/program.h"
+#include "oa/graph/repetition.h"
 
 namespace oa {
+
+// Notes what the recording of a step does that no replay can repeat.
+struct CaptureWatch {
+  std::string refusal;       // the first such thing; empty: none so far
+  std::vector<u64> uploads;  // serials of the storages that the host filled meanwhile
+  bool had(u64 serial) const;
+};
+
+// An operand that the host filled while the step was recorded, and what is wrong with that.
+std::optional<graph::Repetition::Difference> uploaded_operand(const graph::Graph& graph,
+                                                              const CaptureWatch& watch);
+
+// Values that the host makes for one step, in order, with their elements: what a program of an
+// earlier step takes in place of its own.
+struct InputFrame {
+  struct Input {
+    graph::TensorRef tensor;
+    std::vector<u8> bytes;
+  };
+  std::vector<Input> inputs;
+  size_t count = 0;  // of this step; the others are kept for their memory
+};
 
 class EngineCore final : public graph::Recorder {
  public:
@@ -20,6 +43,7 @@ class EngineCore final : public graph::Recorder {
   void check_open(std::string_view op) override;
   Precision precision() const override { return options_.precision; }
   Precision usable(Precision p) const override;
+  std::string_view why_missing() const override;
 
   device::Device& device() { return *device_; }
   const EngineOptions& options() const { return options_; }
@@ -41,10 +65,25 @@ class EngineCore final : public graph::Recorder {
   void wait(device::Ticket ticket);
   void settle() noexcept;  // waits for the device, whatever became of the work
   void close();
-  bool capturing() const { return capturing_; }
 
-  ExecutionPlan capture(const std::function<std::vector<Matrix>()>& fn);
-  Event submit(const ExecutionPlan& plan);
+  // --- Captures: capture.cpp ---
+
+  // What is recorded now belongs to a capture and will not run by itself.
+  bool capturing() const { return capturing_; }
+  ExecutionPlan capture(const std::function<std::vector<Matrix>()>& fn,
+                        const CaptureOptions& options);
+  Event submit(const ExecutionPlan& plan, bool timed, std::string_view op);
+  // Something that a replay would not repeat: FailedPrecondition in a capture; under a watch, that
+  // ends what might have become one.
+  void refuse_in_capture(std::string_view op, std::string_view why);
+  // From here on notes in `watch` what speaks against replaying the pending graph; null: no more.
+  void set_watch(CaptureWatch* watch) { watch_ = watch; }
+  // From here on notes uploads; null: no more.
+  void set_frame(InputFrame* frame) { frame_ = frame; }
+  // A plan that runs `batch`, which is left alone if that throws.
+  ExecutionPlan plan_of(std::unique_ptr<graph::Graph>& batch, std::vector<Matrix> results);
+  std::unique_ptr<graph::Graph> take_pending();
+  void run_batch(std::unique_ptr<graph::Graph> batch, bool timed);
 
   std::vector<KernelProfile> profile() const;
   MemoryUse memory() const;
@@ -56,7 +95,12 @@ class EngineCore final : public graph::Recorder {
  private:
   friend class Engine;
   std::shared_ptr<graph::Program> program_of(const graph::Graph& graph, bool capture);
+  std::shared_ptr<graph::Program> new_program(const graph::Graph& graph, bool capture);
+  std::unique_ptr<graph::Graph> record_apart(const std::function<std::vector<Matrix>()>& fn,
+                                             CaptureWatch& watch, std::vector<Matrix>& results);
   void run(graph::Graph& graph, bool timed);
+  void bind_results(graph::Graph& graph, const graph::Program& program,
+                    const std::vector<graph::StorageRef>& storages);
   void reserve_arena(u64 bytes);
   void submit_list(const graph::Program& program, const device::CommandList& list, bool timed);
   void raise_bad_index();
@@ -79,6 +123,9 @@ class EngineCore final : public graph::Recorder {
   bool last_timed_ = false;
   bool closed_ = false;
   bool capturing_ = false;
+  bool repeating_ = false;  // the second recording of a capture
+  CaptureWatch* watch_ = nullptr;
+  InputFrame* frame_ = nullptr;
   u64 values_bytes_ = 0;
   std::map<u64, std::pair<device::Memory, u64>> guarded_;  // by address: block, bytes of the value
   EngineCounters counters_;

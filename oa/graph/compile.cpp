@@ -75,4 +75,14 @@ std::shared_ptr<Program> compile(const Graph& graph, device::Device& device,
   return c.program;
 }
 
+std::shared_ptr<Program> for_replays(const Graph& graph, device::Device& device,
+                                     const Program& program) {
+  Compilation c(graph, device, {.capture = true});
+  constexpr u32 kSafety = static_cast<u32>(Stage::ReplaySafety);
+  run_stage(c, kSafety);
+  auto copy = std::make_shared<Program>(program);
+  copy->stages_[kSafety] = c.records[kSafety];
+  return copy;
+}
+
 }  // namespace oa::graph

@@ -111,6 +111,14 @@ struct Compilation {
 std::shared_ptr<Program> compile(const Graph& graph, device::Device& device,
                                  const CompileOptions& options);
 
+// Throws FailedPrecondition, with the op's name, if replays would repeat a value of the host.
+void check_replayable(const Graph& graph);
+
+// The program of an equal graph that was compiled for one run, for replays: checks what a capture
+// checks, and changes nothing else.
+std::shared_ptr<Program> for_replays(const Graph& graph, device::Device& device,
+                                     const Program& program);
+
 // The stages. Each fills its record's counts, state and reason.
 void semantic_validation(Compilation& c, StageRecord& record);
 void replay_safety(Compilation& c, StageRecord& record);

@@ -24,6 +24,13 @@ u64 next_serial() {
 
 const OpDef& assign_op() { return op_def<Assign>(); }
 
+Storage::Storage(const device::Memory& memory, u64 offset, u64 bytes, std::function<void()> release)
+    : memory_(memory),
+      offset_(offset),
+      bytes_(bytes),
+      serial_(next_serial()),
+      release_(std::move(release)) {}
+
 Tensor::Tensor(Recorder& recorder, Spec spec) : recorder_(&recorder), spec_(std::move(spec)) {}
 
 Tensor::~Tensor() {
@@ -116,8 +123,7 @@ std::vector<TensorRef> Graph::record(const OpDef& op, AttrsPtr attr,
               i);
     }
     if (!inputs[i]->pending() && !inputs[i]->storage()) {
-      fail(ErrorKind::FailedPrecondition, op.name(),
-           "operand {} was never computed because its batch failed or its engine was closed", i);
+      fail(ErrorKind::FailedPrecondition, op.name(), "operand {} {}", i, recorder_->why_missing());
     }
     specs[i] = &inputs[i]->spec();
   }

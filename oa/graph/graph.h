@@ -30,14 +30,17 @@ class Recorder : public RefCounted {
   virtual Precision precision() const { return Precision::F32; }
   // What products are computed in that ask for `p`: F32 where the device cannot round operands.
   virtual Precision usable(Precision p) const { return p; }
+  // Of a value without elements: "operand 1 " and this, for the error.
+  virtual std::string_view why_missing() const {
+    return "was never computed because its batch failed or its engine was closed";
+  }
 };
 
 // Elements in device memory, shared by the tensors that are views of them.
 class Storage : public RefCounted {
  public:
   // `bytes` from `offset` on in `memory`; `release` gives it back when the last holder lets go.
-  Storage(const device::Memory& memory, u64 offset, u64 bytes, std::function<void()> release)
-      : memory_(memory), offset_(offset), bytes_(bytes), release_(std::move(release)) {}
+  Storage(const device::Memory& memory, u64 offset, u64 bytes, std::function<void()> release);
   ~Storage() { release_(); }
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
@@ -45,6 +48,8 @@ class Storage : public RefCounted {
   u64 bytes() const { return bytes_; }
   const device::Memory& memory() const { return memory_; }
   u64 offset() const { return offset_; }
+  // Tells storages apart, also those that have the same memory one after the other.
+  u64 serial() const { return serial_; }
 
   u64 version = 0;  // counts replacements of the elements
 
@@ -60,6 +65,7 @@ class Storage : public RefCounted {
   device::Memory memory_;
   u64 offset_;
   u64 bytes_;
+  u64 serial_;
   std::function<void()> release_;
 };
 using StorageRef = Ref<Storage>;

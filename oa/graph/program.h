@@ -59,6 +59,7 @@ class Program {
  private:
   friend void command_recording(Compilation& c, StageRecord& record);
   friend std::shared_ptr<Program> compile(const Graph&, device::Device&, const CompileOptions&);
+  friend std::shared_ptr<Program> for_replays(const Graph&, device::Device&, const Program&);
   std::vector<Step> steps_;
   std::vector<Arg> args_;
   std::vector<Result> results_;

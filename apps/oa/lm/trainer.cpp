@@ -165,14 +165,13 @@ void LmTrainer::write_batch(i64 step) {
 }
 
 // A step whose gradients are not finite changes nothing.
-void LmTrainer::make_step(ItTraining& training) {
-  training.zero_grad();
+ml::training::StepRecord LmTrainer::record_step() {
   ml::GradientTape tape;
   const Matrix loss = ml::loss::cross_entropy(model_.module->forward(inputs_), targets_);
   tape.backward(loss);
   const Matrix guard =
       file_.train.clip > 0 ? ml::clip_grad_norm(parameters_, file_.train.clip) : loss;
-  training.complete_step_if_finite(loss, guard);
+  return {loss, guard};
 }
 
 ValidationResult LmTrainer::validate() {
@@ -278,7 +277,7 @@ void LmTrainer::run_until(i64 end, const std::atomic<bool>& stop) {
   LmProgress& p = file_.progress;
   const f64 bytes_per_token =
       static_cast<f64>(text_bytes_) / static_cast<f64>(std::max<u64>(1, token_count_));
-  ItTraining training = ItTraining::create_eager_checkpointable(
+  ItTraining training = ItTraining::create(
       engine_, *optimizer_,
       {.initial_step = static_cast<u64>(p.step),
        .total_steps = static_cast<u64>(end),
@@ -308,9 +307,8 @@ void LmTrainer::run_until(i64 end, const std::atomic<bool>& stop) {
   training.add_callback(saver);
   training.add_callback(rates);
   if (!file_.training.empty()) training.load_state(file_.training);
-  while (!stop.load() && training.begin_step()) {
-    write_batch(p.step);
-    make_step(training);
+  while (!stop.load() &&
+         training.step([&] { write_batch(p.step); }, [&] { return record_step(); })) {
   }
   training.finish();
 }

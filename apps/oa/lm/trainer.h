@@ -44,7 +44,7 @@ class LmTrainer {
   void make_optimizer();
   class Saver;
   void write_batch(i64 step);
-  void make_step(ml::training::ItTraining& training);
+  ml::training::StepRecord record_step();
   ml::training::ValidationResult validate();
   void run_until(i64 end, const std::atomic<bool>& stop);
   void make_schedule();

@@ -62,6 +62,7 @@ class VulkanDevice final : public Device {
   Ticket submit(const CommandList& list, bool timed = false) override;
   std::unique_ptr<Recorded> record(const CommandList& list) override;
   Ticket submit(Recorded& list) override;
+  bool has_timestamps() const override { return context_->physical().timestamp_bits > 0; }
   bool is_complete(Ticket ticket) override;
   void wait(Ticket ticket) override;
   std::vector<f64> durations(Ticket ticket) override;

@@ -4,6 +4,15 @@
 
 namespace oa::graph {
 
+void check_replayable(const Graph& graph) {
+  for (const Node& node : graph.nodes) {
+    if (!node.op->info.host_state) continue;
+    fail(ErrorKind::FailedPrecondition, node.op->name(),
+         "a captured program would repeat a value drawn on the host at each replay, expected the "
+         "form that takes its counter from device memory");
+  }
+}
+
 void replay_safety(Compilation& c, StageRecord& record) {
   record.input_count = record.output_count = c.source.nodes.size();
   if (!c.options.capture) {
@@ -11,13 +20,7 @@ void replay_safety(Compilation& c, StageRecord& record) {
     record.reason = "an eager batch runs once with its own values";
     return;
   }
-  for (const Node& node : c.source.nodes) {
-    if (node.op->info.host_state) {
-      fail(ErrorKind::FailedPrecondition, node.op->name(),
-           "a captured program would repeat a value drawn on the host at each replay, expected the "
-           "form that takes its counter from device memory");
-    }
-  }
+  check_replayable(c.source);
   record.state = StageState::Analyzed;
   record.reason = "no op takes a changing value from the host";
 }

@@ -47,7 +47,7 @@ void AdamFamily::make_attributes() {
 
 void AdamFamily::update(std::span<const u32> live, const Matrix& guard) {
   const Matrix coefficients =
-      record(graph::op_def<AdamCoefficients>(), coefficients_, {step_, rate_});
+      record(graph::op_def<AdamCoefficients>(), coefficients_, {rates_, step_});
   for (const u32 i : live) {
     const Matrix& p = parameters_[i].data();
     const Matrix g = gradient(i);

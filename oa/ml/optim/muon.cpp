@@ -82,8 +82,8 @@ void Muon::update(std::span<const u32> live, const Matrix& guard) {
     const Matrix& p = parameters_[i].data();
     const graph::AttrsPtr attrs =
         graph::make_attrs<MuonVectorUpdate>({g.rate_scale, decay_of(g), keep, add});
-    p.assign(
-        record(graph::op_def<MuonVectorUpdate>(), attrs, {p, next[i], gradient(i), rate_, guard}));
+    p.assign(record(graph::op_def<MuonVectorUpdate>(), attrs,
+                    {p, next[i], gradient(i), guard, rates_, step_}));
   }
   for (const auto& [shape, all] : by_shape) {
     for (size_t begin = 0; begin < all.size(); begin += kMostTogether) {
@@ -112,7 +112,7 @@ void Muon::update_matrices(std::span<const u32> same_shape, const std::vector<Ma
     const Matrix& p = parameters_[same_shape[k]].data();
     const graph::AttrsPtr attrs = graph::make_attrs<MuonMatrixUpdate>(
         {g.rate_scale, decay_of(g), gain, static_cast<f64>(static_cast<i64>(k) * rows * columns)});
-    p.assign(record(graph::op_def<MuonMatrixUpdate>(), attrs, {p, flat, rate_, guard}));
+    p.assign(record(graph::op_def<MuonMatrixUpdate>(), attrs, {p, flat, guard, rates_, step_}));
   }
 }
 

@@ -65,11 +65,12 @@ OptimizerBase::OptimizerBase(std::string_view kind, std::vector<ParameterGroup> 
     fail(ErrorKind::FailedPrecondition, kind, "made during a capture, expected it to exist before");
   }
   engine.flush();  // parameters that are computed yet get memory of their own
-  const f32 rate32 = static_cast<f32>(rate), zero = 0;
-  const u32 none = 0;
-  rate_ = Matrix(engine.upload(kind, {DType::F32, {1}}, &rate32));
+  const std::vector<f32> rates(kRates, static_cast<f32>(rate));
+  const f32 zero = 0;
+  const u32 none[2] = {};
+  rates_ = Matrix(engine.upload(kind, {DType::F32, {static_cast<i64>(kRates)}}, rates.data()));
   always_ = Matrix(engine.upload(kind, {DType::F32, {1}}, &zero));
-  step_ = Matrix(engine.upload(kind, {DType::U32, {1}}, &none));
+  step_ = Matrix(engine.upload(kind, {DType::U32, {2}}, none));
 }
 
 EngineCore& OptimizerBase::core() const {
@@ -82,28 +83,107 @@ bool OptimizerBase::belongs_to(const Engine& engine) const { return &engine.core
 
 void OptimizerBase::zero_grad() {
   for (const Parameter& p : parameters_) p.clear_gradient();
+  lay_down_rates();
+}
+
+// --- Rates --------------------------------------------------------------------------------------
+
+f64 OptimizerBase::planned_rate(u64 turn) const {
+  return schedule_->rate(schedule_step_ + (turn - schedule_turn_));
+}
+
+// In the order of recorded work; without work of its own where none is pending.
+void OptimizerBase::write_rates(const std::vector<f32>& rates) {
+  rates_.write<f32>(std::span<const f32>(rates));
 }
 
 void OptimizerBase::set_learning_rate(f64 rate) {
   need_rate(kind_, "learning rate", rate);
-  core().check_open(kind_);
-  if (core().capturing()) {
-    fail(ErrorKind::FailedPrecondition, kind_,
-         "set_learning_rate during a capture would repeat at each replay, expected it between "
-         "submissions");
+  EngineCore& engine = core();
+  engine.check_open(kind_);
+  engine.refuse_in_capture(kind_,
+                           "set_learning_rate during a capture would repeat at each replay, "
+                           "expected it between submissions");
+  const f64 next = schedule_ ? planned_rate(turns_) : rate_value_;
+  if (static_cast<f32>(rate) == static_cast<f32>(next)) {
+    rate_value_ = rate;
+    lay_down_rates();
+    return;
   }
-  if (rate == rate_value_) return;
-  const NoGrad off;
-  rate_.assign(matrix::full_like(rate_, rate));
+  if (engine.graph().empty()) {
+    write_rates(std::vector<f32>(kRates, static_cast<f32>(rate)));
+  } else {
+    const NoGrad off;
+    rates_.assign(matrix::full_like(rates_, rate));
+  }
   rate_value_ = rate;
+  schedule_ = nullptr;
+}
+
+void OptimizerBase::follow_schedule(const LrSchedulerRef& schedule, u64 next_step) {
+  if (!schedule) invalid(kind_, "follow_schedule has no schedule, expected one");
+  const f64 first = schedule->rate(next_step);
+  if (!schedule->is_known_ahead()) {
+    set_learning_rate(first);
+    return;
+  }
+  core().check_open(kind_);
+  core().refuse_in_capture(kind_,
+                           "follow_schedule during a capture would repeat at each replay, expected "
+                           "it between submissions");
+  std::vector<f32> rates(kRates);
+  for (u64 k = 0; k < kRates; ++k) {
+    const f64 rate = schedule->rate(next_step + k);
+    need_rate(kind_, "learning rate of the schedule", rate);
+    rates[(turns_ + k) % kRates] = static_cast<f32>(rate);
+  }
+  write_rates(rates);
+  schedule_ = schedule;
+  schedule_step_ = next_step;
+  schedule_turn_ = turns_;
+  laid_down_ = turns_ + kRates;
+  rate_value_ = first;
+}
+
+// Half of the rates ahead of time, so that this is rarely done.
+void OptimizerBase::lay_down_rates() {
+  if (!schedule_ || laid_down_ >= turns_ + kRates / 2 || core().capturing()) return;
+  std::vector<f32> rates(kRates);
+  for (u64 t = turns_; t < turns_ + kRates; ++t) {
+    rates[t % kRates] = static_cast<f32>(planned_rate(t));
+  }
+  write_rates(rates);
+  laid_down_ = turns_ + kRates;
+}
+
+void OptimizerBase::take_turns(u64 count) {
+  if (count > std::numeric_limits<u64>::max() - step_count_) {
+    fail(ErrorKind::ResourceExhausted, kind_, "the count of steps is at its end, got {} more",
+         count);
+  }
+  step_count_ += count;
+  turns_ += count;
+  if (schedule_ && count > 0) rate_value_ = planned_rate(turns_ - 1);
 }
 
 void OptimizerBase::count_replays(u64 replays) {
-  if (replays > std::numeric_limits<u64>::max() - step_count_) {
-    fail(ErrorKind::ResourceExhausted, kind_, "the count of steps is at its end, got {} more",
-         replays);
+  take_turns(replays);
+  lay_down_rates();
+}
+
+// --- Steps --------------------------------------------------------------------------------------
+
+u64 OptimizerBase::step_form() const {
+  u64 form = revision_;  // a replay asks, so no hash worth the name
+  for (const Parameter& p : parameters_) form = form * 0x9e3779b97f4a7c15ull + p.requires_grad();
+  return form;
+}
+
+std::string OptimizerBase::without_gradient() const {
+  for (const Parameter& p : parameters_) {
+    if (p.requires_grad() && p.data().num_elements() > 0 && !p.gradient()) return p.name();
   }
-  step_count_ += replays;
+  return {};
 }
 
 void OptimizerBase::check_gradients() const {
@@ -135,7 +215,10 @@ void OptimizerBase::run(const Matrix* guard) {
     }
   }
   check_gradients();
-  if (!engine.capturing()) count_replays(1);
+  if (!engine.capturing()) {
+    if (schedule_ && laid_down_ <= turns_) lay_down_rates();
+    take_turns(1);
+  }
   const NoGrad off;
   std::vector<u32> live;
   live.reserve(parameters_.size());
@@ -225,6 +308,8 @@ void OptimizerBase::validate_checkpoint_state(const OptimizerState& state) const
 
 void OptimizerBase::restore_checkpoint_state(const OptimizerState& state) {
   validate_checkpoint_state(state);
+  const OptimizerState before = hyperparameters();
+  const f64 decay = weight_decay_;
   const std::vector<f32>* const stored[] = {&state.first_moment, &state.second_moment};
   for (size_t k = 0; k < moments_.size(); ++k) {
     size_t at = 0;
@@ -239,11 +324,17 @@ void OptimizerBase::restore_checkpoint_state(const OptimizerState& state) {
     }
   }
   rate_value_ = restored(state.learning_rate, rate_value_);
-  rate_.write<f32>(std::vector<f32>{static_cast<f32>(rate_value_)});
+  write_rates(std::vector<f32>(kRates, static_cast<f32>(rate_value_)));
+  schedule_ = nullptr;
   weight_decay_ = restored(state.weight_decay, weight_decay_);
-  step_.write<u32>(std::vector<u32>{static_cast<u32>(state.step)});
+  step_.write<u32>(std::vector<u32>{static_cast<u32>(state.step), 0});
   step_count_ = static_cast<u64>(state.step);
+  turns_ = 0;
   set_hyperparameters(state);
+  const OptimizerState now = hyperparameters();
+  const bool same = before.beta1 == now.beta1 && before.beta2 == now.beta2 &&
+                    before.epsilon == now.epsilon && decay == weight_decay_;
+  if (!same) ++revision_;
 }
 
 }  // namespace oa::ml

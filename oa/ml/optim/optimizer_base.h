@@ -25,10 +25,14 @@ struct ParameterGroup {
 class OptimizerBase : public CheckpointOptimizer {
  public:
   void zero_grad() override;
+  u64 step_form() const override;
+  Matrix step_counter() const override { return step_; }
+  std::string without_gradient() const override;
   void step() override { run(nullptr); }
   void step_if_finite(const Matrix& value) override { run(&value); }
   f64 learning_rate() const override { return rate_value_; }
   void set_learning_rate(f64 rate) override;
+  void follow_schedule(const LrSchedulerRef& schedule, u64 next_step) override;
   u64 step_count() const override { return step_count_; }
   void count_replays(u64 replays) override;
   bool belongs_to(const Engine& engine) const override;
@@ -74,8 +78,8 @@ class OptimizerBase : public CheckpointOptimizer {
   std::vector<Parameter> parameters_;
   std::vector<Group> groups_;
   std::vector<u32> group_of_;  // per parameter
-  Matrix rate_;                // F32 [1]
-  Matrix step_;                // U32 [1], completed steps; stays at its largest value
+  Matrix rates_;               // F32 [kRates], that of turn t at t modulo kRates
+  Matrix step_;                // U32 [2]: completed steps, up to the largest value; turns
 
  private:
   void run(const Matrix* guard);
@@ -84,10 +88,23 @@ class OptimizerBase : public CheckpointOptimizer {
   i64 element_count() const;
   u32 device_step() const;
 
+  static constexpr u64 kRates = 256;  // a power of two
+  void write_rates(const std::vector<f32>& rates);
+  void lay_down_rates();
+  void take_turns(u64 count);
+  f64 planned_rate(u64 turn) const;
+
   f64 rate_value_;
   f64 weight_decay_;
   u64 step_count_ = 0;
-  Matrix always_;  // F32 [1], finite: the guard of an unguarded step
+  u64 turns_ = 0;     // steps and replays since the device's turn was 0
+  u64 revision_ = 0;  // of the hyperparameters
+  // The schedule that rates_ is filled from; empty: all of it is rate_value_.
+  LrSchedulerRef schedule_;
+  u64 schedule_step_ = 0;  // of the schedule, in turn schedule_turn_
+  u64 schedule_turn_ = 0;
+  u64 laid_down_ = 0;  // turns before this one have their rates
+  Matrix always_;      // F32 [1], finite: the guard of an unguarded step
   std::vector<std::vector<Matrix>*> moments_;
 };
 

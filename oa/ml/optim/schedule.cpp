@@ -173,6 +173,10 @@ SequentialScheduler::SequentialScheduler(std::vector<LrSchedulerRef> schedules,
     }
   }
 }
+bool SequentialScheduler::is_known_ahead() const {
+  return std::all_of(schedules_.begin(), schedules_.end(),
+                     [](const LrSchedulerRef& s) { return s->is_known_ahead(); });
+}
 f64 SequentialScheduler::rate(u64 step) const {
   const auto after = std::upper_bound(milestones_.begin(), milestones_.end(), step);
   const auto index = static_cast<size_t>(after - milestones_.begin());

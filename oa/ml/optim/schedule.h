@@ -16,6 +16,8 @@ class LrScheduler {
  public:
   virtual ~LrScheduler() = default;
   virtual f64 rate(u64 step) const = 0;
+  // False where rates depend on more than the step: on what happens meanwhile.
+  virtual bool is_known_ahead() const { return true; }
 };
 using LrSchedulerRef = std::shared_ptr<const LrScheduler>;
 
@@ -57,6 +59,7 @@ class WarmupScheduler final : public LrScheduler {
   WarmupScheduler(f64 target, u64 steps, LrSchedulerRef after = nullptr);
   static WarmupScheduler with_after(f64 target, u64 steps, LrSchedulerRef after);
   f64 rate(u64 step) const override;
+  bool is_known_ahead() const override { return !after_ || after_->is_known_ahead(); }
 
  private:
   f64 target_;
@@ -139,6 +142,7 @@ class SequentialScheduler final : public LrScheduler {
  public:
   SequentialScheduler(std::vector<LrSchedulerRef> schedules, std::vector<u64> milestones);
   f64 rate(u64 step) const override;
+  bool is_known_ahead() const override;
 
  private:
   std::vector<LrSchedulerRef> schedules_;
@@ -165,6 +169,7 @@ class ReduceOnPlateau final : public LrScheduler {
   // Reports a metric (NaN is no improvement) and returns the rate from now on.
   f64 step(f64 metric);
   f64 rate(u64) const override { return state_.rate; }
+  bool is_known_ahead() const override { return false; }
 
   const State& state() const { return state_; }
   void restore(const State& state);  // rate finite and 0 or more; else InvalidArgument

@@ -32,7 +32,8 @@ void Sgd::update(std::span<const u32> live, const Matrix& guard) {
     if (momentum_ > 0) {
       step = record(graph::op_def<SgdMomentum>(), momenta_[group], {moments_[i], step, p, guard});
     }
-    const Matrix next = record(graph::op_def<SgdUpdate>(), attrs_[group], {p, step, rate_, guard});
+    const Matrix next =
+        record(graph::op_def<SgdUpdate>(), attrs_[group], {p, step, guard, rates_, step_});
     if (momentum_ > 0) moments_[i].assign(step);
     p.assign(next);
   }

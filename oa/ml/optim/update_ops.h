@@ -3,7 +3,9 @@
 // shapes, run side by side as one dispatch that replaces parameters and moments in place.
 //
 // `guard` (F32 [1]) is finite in a step that counts; where it is not, every op returns its first
-// operand. `rate` (F32 [1]) is the learning rate. Numbers that stay are scalars of the program.
+// operand. `rates` (F32 [n], n a power of two) has the learning rates of n steps, and `step`
+// (U32 [2]: completed steps, turns) says by its turn modulo n which one is this step's. Numbers
+// that stay are scalars of the program.
 #pragma once
 
 #include "oa/matrix/all_ops.h"
@@ -13,7 +15,8 @@ namespace oa::ml {
 
 using graph::Scalar;
 
-// Completed steps (U32 [1]) and guard: one more, up to the largest U32.
+// step and guard: one more completed step, up to the largest U32, unless the guard stops it; one
+// more turn in any case.
 struct AdvanceStep {
   static constexpr graph::OpInfo kInfo{.name = "optimizer_step"};
   static constexpr bool kDetached = true;
@@ -23,9 +26,10 @@ struct AdvanceStep {
   static void samples(graph::Samples& s);
 };
 
-// Completed steps, rate: {rate / (1 - beta1^t), 1 / sqrt(1 - beta2^t), rate} with t one step later.
+// rates, step: {rate / (1 - beta1^t), 1 / sqrt(1 - beta2^t), rate} with t one step later.
 struct AdamCoefficients {
-  static constexpr graph::OpInfo kInfo{.name = "adam_coefficients", .cost = 60};
+  static constexpr graph::OpInfo kInfo{
+      .name = "adam_coefficients", .indexed_inputs = 1, .cost = 60};
   static constexpr bool kDetached = true;
   struct Attrs {
     Scalar log_beta1, log_beta2;
@@ -72,9 +76,10 @@ struct AdamUpdate {
   static void samples(graph::Samples& s);
 };
 
-// p, g, rate, guard: p - rate scale (g + decay p).
+// p, g, guard, rates, step: p - rate scale (g + decay p).
 struct SgdUpdate {
-  static constexpr graph::OpInfo kInfo{.name = "sgd", .cost = 3, .apart = true};
+  static constexpr graph::OpInfo kInfo{
+      .name = "sgd", .indexed_inputs = 8, .cost = 3, .apart = true};
   static constexpr bool kDetached = true;
   struct Attrs {
     Scalar scale, decay;
@@ -96,9 +101,10 @@ struct SgdMomentum {
   static void samples(graph::Samples& s);
 };
 
-// p, m, g, rate, guard: p (1 - rate scale decay) - rate scale (keep m + add g).
+// p, m, g, guard, rates, step: p (1 - rate scale decay) - rate scale (keep m + add g).
 struct MuonVectorUpdate {
-  static constexpr graph::OpInfo kInfo{.name = "muon_vector", .cost = 5, .apart = true};
+  static constexpr graph::OpInfo kInfo{
+      .name = "muon_vector", .indexed_inputs = 16, .cost = 5, .apart = true};
   static constexpr bool kDetached = true;
   struct Attrs {
     Scalar scale, decay, keep, add;
@@ -108,11 +114,11 @@ struct MuonVectorUpdate {
   static void samples(graph::Samples& s);
 };
 
-// p, x (F32 [n]), rate, guard: p (1 - rate scale decay) - rate scale gain x[first ..], the elements
-// of x in p's order.
+// p, x (F32 [n]), guard, rates, step: p (1 - rate scale decay) - rate scale gain x[first ..], the
+// elements of x in p's order.
 struct MuonMatrixUpdate {
   static constexpr graph::OpInfo kInfo{
-      .name = "muon_matrix", .indexed_inputs = 2, .cost = 4, .apart = true};
+      .name = "muon_matrix", .indexed_inputs = 2 | 8, .cost = 4, .apart = true};
   static constexpr bool kDetached = true;
   struct Attrs {
     Scalar scale, decay, gain, first;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "oa/engine/engine_core.h"
+#include "oa/ml/training/automatic_capture.h"
 
 namespace oa::ml::training {
 namespace {
@@ -19,7 +20,7 @@ f64 mean(f64 sum, u64 count) { return count == 0 ? kNaN : sum / static_cast<f64>
 }  // namespace
 
 ItTraining::ItTraining(Engine& engine, Optimizer& optimizer, CheckpointOptimizer* checkpointable,
-                       ItTrainingConfig config)
+                       ItTrainingConfig config, bool captures)
     : engine_(engine),
       optimizer_(&optimizer),
       checkpointable_(checkpointable),
@@ -28,20 +29,23 @@ ItTraining::ItTraining(Engine& engine, Optimizer& optimizer, CheckpointOptimizer
   if (!optimizer.belongs_to(engine)) {
     invalid("ItTraining", "optimizer, got one of another engine, expected one of this engine");
   }
+  if (captures) capture_ = std::make_unique<AutomaticCapture>(engine, optimizer);
 }
+
+ItTraining::~ItTraining() = default;
 
 ItTraining ItTraining::create(Engine& engine, CheckpointOptimizer& optimizer,
                               ItTrainingConfig config) {
-  return {engine, optimizer, &optimizer, std::move(config)};
+  return {engine, optimizer, &optimizer, std::move(config), true};
 }
 
 ItTraining ItTraining::create_eager(Engine& engine, Optimizer& optimizer, ItTrainingConfig config) {
-  return {engine, optimizer, nullptr, std::move(config)};
+  return {engine, optimizer, nullptr, std::move(config), false};
 }
 
 ItTraining ItTraining::create_eager_checkpointable(Engine& engine, CheckpointOptimizer& optimizer,
                                                    ItTrainingConfig config) {
-  return {engine, optimizer, &optimizer, std::move(config)};
+  return {engine, optimizer, &optimizer, std::move(config), false};
 }
 
 void ItTraining::need_unstarted(std::string_view op) const {
@@ -64,6 +68,7 @@ decltype(auto) ItTraining::guarded(F&& body) {
   try {
     return body();
   } catch (...) {
+    if (capture_ && capture_->inputs_are_open()) capture_->end_inputs();
     stop_ = failed_ = true;
     open_ = at_boundary_ = false;
     throw;
@@ -123,6 +128,7 @@ bool ItTraining::begin_step() {
     if (next.epoch != epoch_ && !begin_epoch(next)) return false;
     step_source_units_.reset();
     open_ = true;
+    sealed_ = false;
     return true;
   });
 }
@@ -142,6 +148,7 @@ void ItTraining::check_scalar(std::string_view op, std::string_view what,
 void ItTraining::complete_step(const Matrix& loss) {
   if (!open_) fail(ErrorKind::FailedPrecondition, "complete_step", "no step is open");
   check_scalar("complete_step", "loss", loss);
+  need_mode("complete_step", Mode::Recorded);
   complete(loss, nullptr);
 }
 
@@ -150,6 +157,7 @@ void ItTraining::complete_step_if_finite(const Matrix& loss, const Matrix& guard
   if (!open_) fail(ErrorKind::FailedPrecondition, kOp, "no step is open");
   check_scalar(kOp, "loss", loss);
   check_scalar(kOp, "guard", guard);
+  need_mode(kOp, Mode::Recorded);
   complete(loss, &guard);
 }
 
@@ -160,21 +168,43 @@ void ItTraining::complete(const Matrix& loss, const Matrix* guard) {
     } else {
       optimizer_->step();
     }
-    std::optional<Event> timed;
-    if (config().enable_gpu_timing && !engine_.core().graph().empty()) {
-      timed = engine_.checkpoint_timed();
-    } else {
-      engine_.flush();
-    }
-    const f64 value = loss.item();
-    account(value, timed ? std::optional(timed->device_duration()) : std::nullopt);
+    submit_and_finish(loss);
   });
 }
 
-bool ItTraining::step(const std::function<void()>& prepare, const std::function<Matrix()>& record) {
+void ItTraining::submit_and_finish(const Matrix& loss) {
+  std::optional<Event> timed;
+  if (config().enable_gpu_timing && !engine_.core().graph().empty()) {
+    timed = engine_.checkpoint_timed();
+  } else {
+    engine_.flush();
+  }
+  finish_step(loss, timed);
+}
+
+void ItTraining::finish_step(const Matrix& loss, const std::optional<Event>& timed) {
+  const f64 value = loss.item();
+  account(value, timed ? std::optional(timed->device_duration()) : std::nullopt);
+}
+
+// A training has one way of making steps; one that never captures may mix step() and
+// complete_step(), which do the same there.
+void ItTraining::need_mode(std::string_view op, Mode mode) {
+  if (mode == Mode::Automatic && !capture_) mode = Mode::Recorded;
+  if (mode_ == Mode::Undecided) mode_ = mode;
+  if (mode_ == mode) return;
+  constexpr std::string_view kNames[] = {"", "complete_step", "complete_program_step", "step"};
+  fail(ErrorKind::FailedPrecondition, op,
+       "the training makes its steps in another way, got {} after {}, expected one way for all",
+       kNames[static_cast<int>(mode)], kNames[static_cast<int>(mode_)]);
+}
+
+bool ItTraining::step(const std::function<void()>& prepare, const StepFn& record) {
   if (!record) invalid("step", "record, got none, expected a function");
+  need_mode("step", Mode::Automatic);
   if (!begin_step()) return false;
   guarded([&] {
+    if (capture_) capture_->begin_inputs();
     if (prepare) {
       engine_.flush();
       prepare();
@@ -183,10 +213,69 @@ bool ItTraining::step(const std::function<void()>& prepare, const std::function<
              "prepare recorded operations, expected writes of inputs only");
       }
     }
+    if (!sealed_) seal_replay_inputs();
+    const StepFn checked = [&] {
+      StepRecord r = record();
+      check_scalar("step", "loss", r.loss);
+      if (r.guard.valid()) check_scalar("step", "guard", r.guard);
+      return r;
+    };
+    if (capture_) {
+      const AutomaticCapture::Ran ran = capture_->step(checked, config().enable_gpu_timing);
+      finish_step(ran.loss, ran.timed);
+      return;
+    }
     zero_grad();
-    complete_step(record());
+    const StepRecord r = checked();
+    record_update(*optimizer_, r);
+    submit_and_finish(r.loss);
   });
   return true;
+}
+
+void ItTraining::seal_replay_inputs() {
+  constexpr std::string_view kOp = "seal_replay_inputs";
+  if (!open_) fail(ErrorKind::FailedPrecondition, kOp, "no step is open");
+  if (sealed_) {
+    fail(ErrorKind::FailedPrecondition, kOp, "the inputs of this step are sealed already");
+  }
+  sealed_ = true;
+  if (capture_ && capture_->inputs_are_open()) capture_->end_inputs();
+}
+
+TrainingProgram* ItTraining::training_program() { return capture_ ? capture_->program() : nullptr; }
+
+u64 ItTraining::program_capture_fallback_count() const {
+  return capture_ ? capture_->fallbacks() : 0;
+}
+
+std::optional<std::string> ItTraining::last_program_capture_fallback() const {
+  return capture_ ? capture_->last_fallback() : std::nullopt;
+}
+
+void ItTraining::request_program_recapture() {
+  if (!capture_ || (mode_ != Mode::Undecided && mode_ != Mode::Automatic)) {
+    fail(ErrorKind::FailedPrecondition, "request_program_recapture",
+         "the training does not capture, expected one by create() with step()");
+  }
+  capture_->request_recapture();
+}
+
+void ItTraining::complete_program_step(TrainingProgram& program) {
+  constexpr std::string_view kOp = "complete_program_step";
+  if (!open_) fail(ErrorKind::FailedPrecondition, kOp, "no step is open");
+  if (&program.optimizer() != optimizer_) {
+    invalid(kOp, "the program has another optimizer, expected the training's");
+  }
+  need_mode(kOp, Mode::Program);
+  guarded([&] {
+    if (config().enable_gpu_timing) {
+      const TimedLoss timed = program.replay_timed_and_wait();
+      account(static_cast<f64>(timed.loss), timed.seconds);
+    } else {
+      account(static_cast<f64>(program.replay_and_wait()), std::nullopt);
+    }
+  });
 }
 
 void ItTraining::account(f64 loss, std::optional<f64> gpu_seconds) {

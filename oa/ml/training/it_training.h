@@ -12,6 +12,12 @@
 //   }
 //   training.finish();
 //
+// A training made by create() captures its steps: the first one is recorded and run, the second
+// becomes a program if it does the same on the same values, and from then on step() replays that
+// without calling `record`. So `record` must not depend on anything of the host that changes: what
+// does is written into values, by `prepare` or between the steps. Inputs of other shapes have
+// programs of their own. Bits are those of recorded steps.
+//
 // At a boundary: the step is accounted, metrics are updated, then on_step_end and, at the end of an
 // epoch, on_epoch_end of every callback, in the order of registration.
 #pragma once
@@ -26,14 +32,18 @@
 #include "oa/matrix/matrix.h"
 #include "oa/ml/training/callback.h"
 #include "oa/ml/training/metric.h"
+#include "oa/ml/training/training_program.h"
 
 namespace oa::ml::training {
+
+class AutomaticCapture;
 
 // Belongs to its engine's thread, except request_stop(). Borrows the engine, the optimizer, metrics
 // and callbacks. Destruction calls nobody.
 class ItTraining {
  public:
-  // Errors: those of Schedule; InvalidArgument when the optimizer belongs to another engine.
+  // Errors: those of Schedule; InvalidArgument when the optimizer belongs to another engine. step()
+  // captures.
   static ItTraining create(Engine& engine, CheckpointOptimizer& optimizer, ItTrainingConfig config);
   // Any optimizer; callbacks get no access to checkpoints.
   static ItTraining create_eager(Engine& engine, Optimizer& optimizer, ItTrainingConfig config);
@@ -42,6 +52,7 @@ class ItTraining {
                                                 ItTrainingConfig config);
   ItTraining(const ItTraining&) = delete;
   ItTraining& operator=(const ItTraining&) = delete;
+  ~ItTraining();
 
   // FailedPrecondition after the first begin_step().
   void add_metric(TrainingMetric& metric);
@@ -52,11 +63,22 @@ class ItTraining {
   void request_stop() noexcept { stop_.store(true, std::memory_order_relaxed); }
   bool stop_requested() const noexcept { return stop_.load(std::memory_order_relaxed); }
 
-  // One whole step: begin_step(), `prepare` (may write inputs, but record nothing, else
-  // FailedPrecondition), zero_grad(), `record` (forward and backward pass; returns the loss),
-  // complete_step(). False, without calling either, when the training is over. An error of either
-  // ends the training.
-  bool step(const std::function<void()>& prepare, const std::function<Matrix()>& record);
+  // One whole step: begin_step(), `prepare` (may make and write inputs, but record nothing, else
+  // FailedPrecondition), zero_grad(), `record` (forward and backward pass; returns the loss, and
+  // more if there is a guard), the optimizer's update, the boundary. False, without calling either,
+  // when the training is over. An error of either ends the training.
+  bool step(const std::function<void()>& prepare, const StepFn& record);
+  // The program of the latest step; null where that was recorded.
+  TrainingProgram* training_program();
+  // Kinds of steps that step() had to record each time, since the beginning, and why the last one.
+  u64 program_capture_fallback_count() const;
+  std::optional<std::string> last_program_capture_fallback() const;
+  // The next step() records anew; for what it cannot see, such as a module put into another mode.
+  // FailedPrecondition in a training that does not capture.
+  void request_program_recapture();
+  // Ends the inputs of the open step: what the host makes from here on is none. step() does it
+  // after `prepare`. FailedPrecondition without an open step, or twice in one.
+  void seal_replay_inputs();
 
   // The same by hand. True when a step is open; the first call resets the metrics and begins the
   // training, and one that reaches a new epoch begins that.
@@ -69,6 +91,10 @@ class ItTraining {
   // The same, but the optimizer changes nothing where `guard` (F32, one element, such as a norm of
   // gradients) is not finite.
   void complete_step_if_finite(const Matrix& loss, const Matrix& guard);
+  // Replays a program, waits for its loss and accounts the step. A training has its steps in one
+  // way only, by step(), by complete_step() or by this: FailedPrecondition otherwise, and for a
+  // program of another optimizer.
+  void complete_program_step(TrainingProgram& program);
 
   // Source units of the open step, instead of the estimate. FailedPrecondition without one.
   void record_source_units(u64 units);
@@ -98,12 +124,16 @@ class ItTraining {
   using Hook = TrainingControl (TrainingCallback::*)(const TrainingCallbackContext&);
 
   ItTraining(Engine& engine, Optimizer& optimizer, CheckpointOptimizer* checkpointable,
-             ItTrainingConfig config);
+             ItTrainingConfig config, bool captures);
   void need_unstarted(std::string_view op) const;
   void check_scalar(std::string_view op, std::string_view what, const Matrix& value) const;
   void begin_training();
   bool begin_epoch(const EpochPosition& position);
+  enum class Mode : u8 { Undecided, Recorded, Program, Automatic };
+  void need_mode(std::string_view op, Mode mode);
   void complete(const Matrix& loss, const Matrix* guard);
+  void submit_and_finish(const Matrix& loss);
+  void finish_step(const Matrix& loss, const std::optional<Event>& timed);
   void account(f64 loss, std::optional<f64> gpu_seconds);
   TrainingSnapshot make_snapshot(const EpochPosition& position) const;
   bool dispatch(Hook hook, const TrainingSnapshot& snapshot);
@@ -126,6 +156,9 @@ class ItTraining {
   bool finished_ = false;
   bool open_ = false;
   bool at_boundary_ = false;  // callbacks of a completed step are running
+  bool sealed_ = false;
+  Mode mode_ = Mode::Undecided;
+  std::unique_ptr<AutomaticCapture> capture_;  // null: every step is recorded
 
   u64 step_ = 0;   // completed
   u64 epoch_ = 0;  // that has begun

@@ -10,12 +10,14 @@ LearningRateScheduler::LearningRateScheduler(std::shared_ptr<const LrScheduler> 
 }
 
 TrainingControl LearningRateScheduler::on_train_begin(const TrainingCallbackContext& context) {
-  context.optimizer().set_learning_rate(schedule_->rate(context.snapshot().step_count));
+  context.optimizer().follow_schedule(schedule_, context.snapshot().step_count);
   return TrainingControl::Continue;
 }
 
+// Costs nothing where the device has this rate already.
 TrainingControl LearningRateScheduler::on_step_end(const TrainingCallbackContext& context) {
-  return on_train_begin(context);
+  context.optimizer().set_learning_rate(schedule_->rate(context.snapshot().step_count));
+  return TrainingControl::Continue;
 }
 
 }  // namespace oa::ml::training
