@@ -4,6 +4,7 @@
 
 #include "oa/engine/engine_core.h"
 #include "oa/graph/repetition.h"
+#include "oa/graph/report.h"
 #include "oa/matrix/matrix.h"
 
 namespace oa {
@@ -31,8 +32,16 @@ struct ExecutionPlan::State {
   }
 };
 
-const std::array<graph::StageRecord, graph::kStageCount>& ExecutionPlan::stages() const {
-  return program().stages();
+const graph::StageRecords& ExecutionPlan::stages() const { return program().stages(); }
+const graph::Evidence& ExecutionPlan::evidence() const { return graph::evidence_of(program()); }
+std::string ExecutionPlan::semantic_report_json(std::string_view name) const {
+  return graph::semantic_report_json(program(), name);
+}
+std::string ExecutionPlan::execution_report_json(std::string_view name) const {
+  return graph::execution_report_json(program(), name);
+}
+std::string ExecutionPlan::compilation_report_json(std::string_view name) const {
+  return graph::compilation_report_json(program(), name);
 }
 u32 ExecutionPlan::dispatch_count() const { return static_cast<u32>(program().steps().size()); }
 u32 ExecutionPlan::barrier_count() const { return held().barriers; }

@@ -2,6 +2,7 @@
 
 #include "oa/device/select.h"
 #include "oa/engine/engine_core.h"
+#include "oa/engine/profile_table.h"
 
 namespace oa {
 
@@ -19,13 +20,17 @@ void Event::wait() const {
   if (core_) as_core(core_).wait(ticket_);
 }
 
-f64 Event::device_duration() const {
+std::vector<f64> Event::dispatch_seconds() const {
   if (!timed_) {
     fail(ErrorKind::FailedPrecondition, "Event::device_duration",
-         "the event was not timed, expected one from checkpoint_timed()");
+         "the event was not timed, expected one from checkpoint_timed() or submit_timed()");
   }
+  return as_core(core_).device().durations(ticket_);
+}
+
+f64 Event::device_duration() const {
   f64 total = 0;
-  for (f64 s : as_core(core_).device().durations(ticket_)) total += s;
+  for (f64 s : dispatch_seconds()) total += s;
   return total;
 }
 
@@ -90,8 +95,13 @@ Event Engine::submit_timed(const ExecutionPlan& plan) {
   return core().submit(plan, true, "submit_timed");
 }
 std::vector<KernelProfile> Engine::profile() const { return core().profile(); }
+std::string Engine::profile_table(u32 most_rows) const {
+  return oa::profile_table(core().profile(), most_rows);
+}
+void Engine::write_trace(const std::filesystem::path& path) const { core().write_trace(path); }
 MemoryUse Engine::memory() const { return core().memory(); }
 EngineCounters Engine::counters() const { return core().counters(); }
+const graph::StageRecords& Engine::last_compilation() const { return core().last_compilation(); }
 void Engine::check_guards() { core().check_guards(); }
 u64 Engine::next_seed() { return core().next_seed(); }
 void Engine::set_rng_seed(u64 seed) { core().set_rng_seed(seed); }

@@ -5,6 +5,7 @@
 // engine and its values belong to one thread at a time.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -20,8 +21,9 @@ namespace oa {
 class EngineCore;
 class Matrix;
 namespace graph {
+struct Evidence;
 class Program;
-}
+}  // namespace graph
 
 struct EngineOptions {
   std::string
@@ -35,10 +37,14 @@ struct EngineOptions {
   Precision precision = Precision::F32;  // of products that name none
 };
 
+// All runs of the kernels with one label.
 struct KernelProfile {
   std::string label;
   u64 count = 0;
   f64 seconds = 0;
+  f64 least_seconds = 0;  // of one run
+  f64 flops = 0;          // estimated, of all runs
+  f64 bytes = 0;          // read and written, each value once
 };
 
 struct MemoryUse {
@@ -64,6 +70,7 @@ class Event {
   void wait() const;
   // Seconds on the device of a timed submission; waits. FailedPrecondition if it was not timed.
   f64 device_duration() const;
+  std::vector<f64> dispatch_seconds() const;  // the same, of each dispatch in order
   bool operator==(const Event& other) const = default;
 
  private:
@@ -85,7 +92,7 @@ class ExecutionPlan {
  public:
   ExecutionPlan() = default;
   bool valid() const { return static_cast<bool>(state_); }
-  const std::array<graph::StageRecord, graph::kStageCount>& stages() const;
+  const graph::StageRecords& stages() const;
   u32 dispatch_count() const;
   u32 barrier_count() const;  // dispatches that wait for earlier ones
   u64 arena_bytes() const;    // of temporaries
@@ -97,6 +104,11 @@ class ExecutionPlan {
   // What it was made from, and what it became. Runtime numbers of the graph are those of all runs.
   const graph::Graph& graph() const;
   const graph::Program& program() const;
+  // What the compile stages decided, and reports of it (graph/report.h says what is in them).
+  const graph::Evidence& evidence() const;
+  std::string semantic_report_json(std::string_view name = "") const;
+  std::string execution_report_json(std::string_view name = "") const;
+  std::string compilation_report_json(std::string_view name = "") const;
 
  private:
   friend class EngineCore;
@@ -133,9 +145,16 @@ class Engine {
   // With the time of every dispatch. MissingCapability where the device has no clock.
   Event submit_timed(const ExecutionPlan& plan);
 
-  std::vector<KernelProfile> profile() const;  // longest first; EngineOptions::profile
+  // With EngineOptions::profile; without it there is nothing to tell. Longest kernels first; the
+  // same as a table for people; and everything as a file for chrome://tracing or Perfetto.
+  std::vector<KernelProfile> profile() const;
+  std::string profile_table(u32 most_rows = 40) const;
+  void write_trace(const std::filesystem::path& path) const;
   MemoryUse memory() const;
   EngineCounters counters() const;
+  // The stages of the last program that was compiled, or failed to: the stage that threw says
+  // Failed, those behind it NotRun.
+  const graph::StageRecords& last_compilation() const;
   void check_guards();  // throws Internal if a kernel wrote beside a value
 
   // The next seed of the engine's stream; consumed by calls without a seed.

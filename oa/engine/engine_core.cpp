@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "oa/core/file.h"
+
 namespace oa {
 
 using graph::Graph;
@@ -187,13 +189,19 @@ void EngineCore::assign_check_codes(const std::shared_ptr<Program>& program) {
 std::shared_ptr<Program> EngineCore::new_program(const Graph& graph, bool capture) {
   if (capture) {
     // What ran as a batch is replayed as it is, so that its bits are the same.
-    if (auto it = programs_.find(graph.structure()); it != programs_.end()) {
+    const auto it = programs_.find(graph.structure());
+    if (it != programs_.end() && it->second->evidence()) {
       ++counters_.cache_hits;
       return graph::for_replays(graph, *device_, *it->second);
     }
   }
   ++counters_.programs_compiled;
-  return graph::compile(graph, *device_, {.capture = capture, .fuse = options_.fuse});
+  const f64 begin = trace_.now();
+  auto program = graph::compile(graph, *device_, {.capture = capture, .fuse = options_.fuse},
+                                &last_compilation_);
+  keep_evidence(program);
+  if (options_.profile) trace_compile(begin, capture ? "compile a capture" : "compile");
+  return program;
 }
 
 std::shared_ptr<Program> EngineCore::program_of(const Graph& graph, bool capture) {
@@ -222,20 +230,57 @@ std::shared_ptr<Program> EngineCore::program_of(const Graph& graph, bool capture
   return program;
 }
 
+// A compile as a span, and its stages inside, in their order.
+void EngineCore::trace_compile(f64 begin, std::string_view what) {
+  trace_.add({.name = std::string(what), .begin = begin, .seconds = trace_.now() - begin});
+  f64 at = begin;
+  for (const graph::StageRecord& r : last_compilation_) {
+    trace_.add({.name = std::string(token(r.stage)), .begin = at, .seconds = r.seconds});
+    at += r.seconds;
+  }
+}
+
+// Eager programs are many; only the latest keep their evidence.
+void EngineCore::keep_evidence(const std::shared_ptr<Program>& program) {
+  constexpr size_t kMost = 128;
+  if (program->captured()) return;
+  with_evidence_.push_back(program);
+  if (with_evidence_.size() <= kMost) return;
+  if (const auto oldest = with_evidence_.front().lock()) oldest->drop_evidence();
+  with_evidence_.pop_front();
+}
+
 void EngineCore::submit_list(const Program& program, const device::CommandList& list, bool timed) {
   const bool profile = options_.profile;
+  const f64 begin = profile ? trace_.now() : 0;
   last_ticket_ = device_->submit(list, timed || profile);
   last_timed_ = timed || profile;
   counters_.dispatches += list.dispatches.size();
   status_used_ = status_used_ || !program.checks().empty();
   if (!profile) return;
   const std::vector<f64> seconds = device_->durations(last_ticket_);
+  f64 at = begin;
   for (size_t i = 0; i < seconds.size(); ++i) {
-    KernelProfile& p = profile_[program.steps()[i].label];
-    p.label = program.steps()[i].label;
+    const Program::Step& step = program.steps()[i];
+    KernelProfile& p = profile_[step.label];
+    p.label = step.label;
+    p.least_seconds = p.count == 0 ? seconds[i] : std::min(p.least_seconds, seconds[i]);
     ++p.count;
     p.seconds += seconds[i];
+    p.flops += step.flops;
+    p.bytes += static_cast<f64>(step.bytes);
+    trace_.add({.name = step.label,
+                .track = Trace::Track::Device,
+                .begin = at,
+                .seconds = seconds[i],
+                .workgroups = step.groups,
+                .flops = step.flops,
+                .bytes = step.bytes});
+    at += seconds[i];
   }
+  trace_.add({.name = fmt::format("run {} dispatches", seconds.size()),
+              .begin = begin,
+              .seconds = trace_.now() - begin});
 }
 
 std::unique_ptr<Graph> EngineCore::take_pending() {
@@ -343,6 +388,15 @@ std::vector<KernelProfile> EngineCore::profile() const {
   std::sort(list.begin(), list.end(),
             [](const KernelProfile& a, const KernelProfile& b) { return a.seconds > b.seconds; });
   return list;
+}
+
+void EngineCore::write_trace(const std::filesystem::path& path) const {
+  if (!options_.profile) {
+    fail(ErrorKind::FailedPrecondition, "write_trace",
+         "the engine keeps no trace, expected one opened with EngineOptions::profile");
+  }
+  const std::string text = trace_.chrome_json(device_->info().name);
+  write_file(path, {reinterpret_cast<const u8*>(text.data()), text.size()});
 }
 
 MemoryUse EngineCore::memory() const {

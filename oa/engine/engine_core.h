@@ -1,12 +1,14 @@
 // The engine's inside, for the code that makes and reads values. Users see Engine.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <unordered_map>
 
 #include "oa/engine/engine.h"
 #include "oa/engine/memory_pool.h"
+#include "oa/engine/trace.h"
 #include "oa/graph/program.h"
 #include "oa/graph/repetition.h"
 
@@ -86,8 +88,10 @@ class EngineCore final : public graph::Recorder {
   void run_batch(std::unique_ptr<graph::Graph> batch, bool timed);
 
   std::vector<KernelProfile> profile() const;
+  void write_trace(const std::filesystem::path& path) const;
   MemoryUse memory() const;
   const EngineCounters& counters() const { return counters_; }
+  const graph::StageRecords& last_compilation() const { return last_compilation_; }
   void check_guards();
   u64 next_seed();
   void set_rng_seed(u64 seed) { seed_state_ = seed; }
@@ -104,6 +108,8 @@ class EngineCore final : public graph::Recorder {
   void reserve_arena(u64 bytes);
   void submit_list(const graph::Program& program, const device::CommandList& list, bool timed);
   void raise_bad_index();
+  void trace_compile(f64 begin, std::string_view what);
+  void keep_evidence(const std::shared_ptr<graph::Program>& program);
   void assign_check_codes(const std::shared_ptr<graph::Program>& program);
 
   EngineOptions options_;
@@ -129,7 +135,10 @@ class EngineCore final : public graph::Recorder {
   u64 values_bytes_ = 0;
   std::map<u64, std::pair<device::Memory, u64>> guarded_;  // by address: block, bytes of the value
   EngineCounters counters_;
+  graph::StageRecords last_compilation_;
+  std::deque<std::weak_ptr<graph::Program>> with_evidence_;
   std::map<std::string, KernelProfile> profile_;
+  Trace trace_;
   u64 seed_state_ = 0;
 };
 

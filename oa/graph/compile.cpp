@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "oa/graph/emit.h"
+#include "oa/graph/evidence.h"
 #include "oa/graph/program.h"
 
 namespace oa::graph {
@@ -31,10 +32,15 @@ constexpr StageEntry kStages[kStageCount] = {
 
 void run_stage(Compilation& c, u32 i) {
   StageRecord& record = c.records[i];
+  OA_CHECK(kStages[i].stage == static_cast<Stage>(i));
   record = {.stage = kStages[i].stage};
   const auto start = std::chrono::steady_clock::now();
   try {
     kStages[i].run(c, record);
+  } catch (const Error& error) {
+    record.state = StageState::Failed;
+    record.reason = error.what();
+    throw;
   } catch (...) {
     record.state = StageState::Failed;
     throw;
@@ -51,9 +57,16 @@ std::string_view token(StageState state) {
   return names[static_cast<int>(state)];
 }
 
-std::shared_ptr<Program> compile(const Graph& graph, device::Device& device,
-                                 const CompileOptions& options) {
-  Compilation c(graph, device, options);
+std::string to_string(const StageRecord& r) {
+  return fmt::format("{} {}: {} -> {}{}{}{}", token(r.stage), token(r.state), r.input_count,
+                     r.output_count, r.reason.empty() ? "" : " (", r.reason,
+                     r.reason.empty() ? "" : ")");
+}
+
+namespace {
+
+void run_stages(Compilation& c) {
+  for (u32 i = 0; i < kStageCount; ++i) c.records[i].stage = static_cast<Stage>(i);
   constexpr u32 kFusion = static_cast<u32>(Stage::Fusion);
   constexpr u32 kSelection = static_cast<u32>(Stage::KernelSelection);
   for (u32 i = 0; i < kFusion; ++i) run_stage(c, i);
@@ -71,7 +84,22 @@ std::shared_ptr<Program> compile(const Graph& graph, device::Device& device,
     }
   }
   for (u32 i = kSelection + 1; i < kStageCount; ++i) run_stage(c, i);
+}
+
+}  // namespace
+
+std::shared_ptr<Program> compile(const Graph& graph, device::Device& device,
+                                 const CompileOptions& options, StageRecords* records) {
+  Compilation c(graph, device, options);
+  try {
+    run_stages(c);
+  } catch (...) {
+    if (records) *records = c.records;
+    throw;
+  }
   c.program->stages_ = c.records;
+  c.program->evidence_ = std::make_shared<const Evidence>(collect_evidence(c));
+  if (records) *records = c.records;
   return c.program;
 }
 

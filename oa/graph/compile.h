@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -40,7 +41,8 @@ enum class StageState : u8 {
 };
 std::string_view token(StageState state);
 
-// Evidence of one stage: what went in, what came out, and why.
+// What one stage did: what went in, what came out, and why. The counts are of what the stage works
+// on: operations, groups, kernels, instructions, bytes or dispatches.
 struct StageRecord {
   Stage stage = Stage::SemanticValidation;
   StageState state = StageState::NotRun;
@@ -48,7 +50,15 @@ struct StageRecord {
   u64 output_count = 0;
   std::string reason;
   f64 seconds = 0;
+
+  // What took a little longer is not another result.
+  bool operator==(const StageRecord& o) const {
+    return stage == o.stage && state == o.state && input_count == o.input_count &&
+           output_count == o.output_count && reason == o.reason;
+  }
 };
+using StageRecords = std::array<StageRecord, kStageCount>;
+std::string to_string(const StageRecord& record);  // "fusion applied: 12 -> 3 (...)"
 
 struct CompileOptions {
   bool capture = false;  // the program will be replayed: nothing that changes may be frozen into it
@@ -71,6 +81,33 @@ struct Write {
       false;  // the value is computed in the leaf's memory; else copied there at the end
 };
 
+// Why a node reads a value from memory instead of running in the group that makes it.
+enum class Obstacle : u8 {
+  None,
+  FusionOff,
+  Refused,            // no kernel could be written for both
+  OwnKernel,          // one of the two brings its own kernels
+  ProductOperand,     // a product reads its operand many times
+  ComputedPositions,  // read at positions that are values themselves
+  KeptApart,          // updates of parameters run side by side with their like
+  OtherSize,          // the two run over different numbers of elements
+  OtherOrder,         // no loop nest goes through both in order
+  OtherReduction,     // two reductions over different axes
+  NeedsWhole,         // a reduction of a product needs all of it
+  Sliced,             // follows a reduction that is cut into slices
+  Cycle,              // each would wait for the other
+  SeveralResults,
+  NotOpen,  // the group was not considered
+};
+
+// A dispatch that waits for an earlier one.
+struct Hazard {
+  enum class Kind : u8 { ReadAfterWrite, WriteAfterRead, WriteAfterWrite };
+  Kind kind = Kind::ReadAfterWrite;
+  u32 earlier = 0;  // launch
+  ArgRef memory;    // of the later launch
+};
+
 // A program under construction. Stages read and change it in order.
 struct Compilation {
   Compilation(const Graph& graph, device::Device& target_device, CompileOptions opts)
@@ -90,14 +127,18 @@ struct Compilation {
   std::vector<std::vector<bool>> stored;   // Fusion: [node][output] reaches memory
   std::vector<Group> groups;               // Fusion, in execution order
   Launches launches;                       // KernelSelection
-  std::vector<u32> launch_group;           // group of each launch
   std::vector<std::vector<Place>> places;  // MemoryPlanning: [node][output]
   std::vector<u64> temp_offsets;           // MemoryPlanning, in the arena
   u64 arena_bytes = 0;
   std::vector<bool> barriers;        // SynchronizationPlanning, per launch
+  std::vector<Hazard> hazards;       // the last reason for each barrier, per launch
   std::shared_ptr<Program> program;  // CommandRecording
 
-  std::array<StageRecord, kStageCount> records;
+  StageRecords records;
+
+  // For evidence.h.
+  std::vector<std::vector<u32>> origins;  // Decomposition: operations of `source` behind each node
+  std::map<std::pair<u32, u32>, Obstacle> obstacles;  // Fusion: reader, maker
 
   // Operands that must reach memory and that no group reads from inside: found when a kernel
   // generator refuses a group (NotFusible); fusion then starts over.
@@ -107,9 +148,18 @@ struct Compilation {
   Operand resolve(Operand o) const;
 };
 
-// Runs all stages. Throws oa::Error; the graph is not changed.
+// Bytes that a launch reads and writes, each value once and whole; of a table that is read at
+// computed positions as many as come out of it.
+struct Traffic {
+  u64 read = 0, written = 0;
+  u64 total() const { return read + written; }
+};
+Traffic traffic(const Compilation& c, const Launch& launch);
+
+// Runs all stages. Throws oa::Error; the graph is not changed. `records`, if given, gets the
+// stages' records up to the point of failure too.
 std::shared_ptr<Program> compile(const Graph& graph, device::Device& device,
-                                 const CompileOptions& options);
+                                 const CompileOptions& options, StageRecords* records = nullptr);
 
 // Throws FailedPrecondition, with the op's name, if replays would repeat a value of the host.
 void check_replayable(const Graph& graph);

@@ -35,6 +35,7 @@ class Observer {
 // A parameter of a model, as the values that hold its elements know it (Tensor::owner).
 struct LeafOwner : RefCounted {
   virtual ~LeafOwner() = default;
+  virtual std::string_view label() const { return {}; }  // the parameter's name
   bool requires_grad = true;
 };
 

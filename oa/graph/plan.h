@@ -76,7 +76,9 @@ struct Launch {
   u32 instance_of(size_t arg) const {
     return static_cast<u32>(arg / ((args.size() - (instances - 1)) / instances));
   }
-  std::string label;  // for the profiler: names of the fused ops
+  std::string label;       // for the profiler: names of the fused ops
+  std::string choice;      // why this kernel, for people
+  std::vector<u32> parts;  // positions of the groups whose work this is; none: a copy
 };
 
 struct Temp {
@@ -127,8 +129,8 @@ void lower_contract(const LowerInput& in, Launches& out);
 void lower_kernel(const LowerInput& in, Launches& out);
 
 // Joins launches of the same kernel that do not depend on each other into one dispatch each, such
-// as the updates of all parameters of a model. `launch_group` follows the list.
-void merge_launches(Launches& launches, std::vector<u32>& launch_group);
+// as the updates of all parameters of a model.
+void merge_launches(Launches& launches);
 
 // Elements of a domain per position along `axes`: the number of results of a reduction over them.
 i64 kept_elements(const Shape& domain, const std::vector<u32>& axes);

@@ -10,6 +10,8 @@
 
 namespace oa::graph {
 
+struct Evidence;
+
 class Program {
  public:
   struct Check {
@@ -30,6 +32,7 @@ class Program {
     u32 arg_count = 0;
     bool barrier = false;
     f64 flops = 0;
+    u64 bytes = 0;  // read and written, each value once
     std::string label;
   };
   struct Result {
@@ -54,11 +57,19 @@ class Program {
   const std::vector<Step>& steps() const { return steps_; }
   const std::vector<Check>& checks() const { return checks_; }
   u64 arena_bytes() const { return arena_bytes_; }
-  const std::array<StageRecord, kStageCount>& stages() const { return stages_; }
+  const StageRecords& stages() const { return stages_; }
+  // What the stages decided and why; null after it was dropped.
+  const std::shared_ptr<const Evidence>& evidence() const { return evidence_; }
+  void drop_evidence() { evidence_.reset(); }
+  // Compiled or checked for replays.
+  bool captured() const {
+    return stages_[static_cast<u32>(Stage::ReplaySafety)].state != StageState::Inherited;
+  }
 
  private:
   friend void command_recording(Compilation& c, StageRecord& record);
-  friend std::shared_ptr<Program> compile(const Graph&, device::Device&, const CompileOptions&);
+  friend std::shared_ptr<Program> compile(const Graph&, device::Device&, const CompileOptions&,
+                                          StageRecords*);
   friend std::shared_ptr<Program> for_replays(const Graph&, device::Device&, const Program&);
   std::vector<Step> steps_;
   std::vector<Arg> args_;
@@ -67,7 +78,8 @@ class Program {
   std::vector<Check> checks_;
   std::vector<std::pair<u32, f64>> scalars_;  // source index or kNoNode, constant
   u64 arena_bytes_ = 0;
-  std::array<StageRecord, kStageCount> stages_;
+  StageRecords stages_;
+  std::shared_ptr<const Evidence> evidence_;
 };
 
 }  // namespace oa::graph

@@ -11,6 +11,7 @@ struct Parameter::State final : graph::LeafOwner {
     data.tensor()->owner = this;
   }
   ~State() override { data.tensor()->owner = nullptr; }
+  std::string_view label() const override { return name; }
   std::string name;
   Matrix data;
   std::optional<Matrix> gradient;

@@ -251,6 +251,10 @@ Launch ContractNest::make_launch(bool outputs) const {
   return launch;
 }
 
+std::string ContractNest::extents() const {
+  return fmt::format("{} x {} results, {} terms each", rows_, columns_, k_);
+}
+
 void ContractNest::declare(bool outputs) {
   evaluator_.declare(nest_.needs, nest_.index_type);
   outputs_.clear();
@@ -368,6 +372,9 @@ void lower_general(ContractNest& c, Launches& out) {
   const u32 width = target.is_cpu() ? target.width : std::min(64u, target.width);
   const i64 blocks = ceil_div(c.columns(), width);
   Launch launch = c.make_launch();
+  launch.choice = fmt::format("{}; the general kernel, {} rows and {} columns a workgroup",
+                              c.extents(), kGeneralRows, width);
+  if (target.is_cpu()) launch.choice += ", which compiles soonest: the product is tiny";
   launch.groups = group_count(c.in(), ceil_div(c.rows(), kGeneralRows) * blocks);
   launch.kernel = kernel::trace("contract", target, width, [&] {
     c.declare();

@@ -51,6 +51,8 @@ class ContractNest {
   void store_pack(const kernel::Value& row, const kernel::Value& column,
                   std::span<const kernel::Value> products);
 
+  std::string extents() const;  // for people: "64 x 32 results, 128 terms each"
+
   // Names this product and everything that its kernels depend on, for measurements.
   Hash128 trial_key(std::string_view what, i64 slices) const;
 

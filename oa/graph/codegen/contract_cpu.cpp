@@ -109,9 +109,20 @@ CpuTiling make_tiling(const ContractNest& c) {
     const bool ragged = c.columns() % t.panel_columns() != 0;
     bool pack =
         !b || ragged || c.step(*b, Axis::Column) != 1 || !c.is_straight(Axis::Column, t.width);
+    t.why_b = !pack                           ? "its rows lie as tiles read them"
+              : !b                            ? "it is computed on the way"
+              : c.step(*b, Axis::Column) != 1 ? "its columns do not lie side by side"
+              : ragged                        ? "its last panel is not full"
+                                              : "its columns run over several axes";
     // Rows of B far apart cost a page each: worth a copy once several bands read them.
-    pack = pack || (t.bands >= 8 && depth >= 64 && std::abs(c.step(*b, Axis::Depth)) > 1024);
-    pack = pack || (t.bands >= 4 && narrow(*b));
+    if (!pack && t.bands >= 8 && depth >= 64 && std::abs(c.step(*b, Axis::Depth)) > 1024) {
+      pack = true;
+      t.why_b = "its rows lie pages apart";
+    }
+    if (!pack && t.bands >= 4 && narrow(*b)) {
+      pack = true;
+      t.why_b = "its elements are widened once";
+    }
     const bool small = c.batches() > 1 || flops < 3e5;
     if (pack) {
       t.b = small && depth * t.b_stride * element <= task_bytes(c, 1) ? Site::Task : Site::Launch;
@@ -122,6 +133,10 @@ CpuTiling make_tiling(const ContractNest& c) {
     // step of k is a page of its own, and the pages are too many to remember, a copy pays.
     const i64 bytes = c.rows() * depth * element;
     const bool far = a && c.step(*a, Axis::Depth) != 1 && bytes > (8 << 20);
+    t.why_a = !a           ? "it is computed on the way"
+              : far        ? "every step of k is a page of its own"
+              : narrow(*a) ? "its elements are widened once"
+                           : "a tile reads single elements of it";
     if (!a || narrow(*a) || far) {
       const bool fits = round_up(t.rows, t.width) * depth * element <= task_bytes(c, 0);
       t.a = fits && !far ? Site::Task : Site::Launch;
@@ -164,6 +179,12 @@ class TiledContract {
     const i64 panel_groups = t_.panels / t_.task_panels;
 
     Launch launch = c_.make_launch();
+    launch.choice = fmt::format("{}; tiles of {} x {} in registers; {}; {}", c_.extents(), t_.rows,
+                                t_.panel_columns(), describe("A", t_.a, t_.why_a),
+                                describe("B", t_.b, t_.why_b));
+    if (t_.slices > 1) {
+      launch.choice += fmt::format("; few tiles, so the sum runs in {} slices", t_.slices);
+    }
     for (const ArgRef& a : packed) launch.args.push_back(a);
     u32 partial = 0;
     if (t_.slices > 1) {
@@ -335,6 +356,7 @@ class TiledContract {
     const i64 rows = std::clamp<i64>(8192 / (gangs * t_.width * t_.slices), 1, c_.rows());
     Launch launch = c_.make_launch();
     launch.label += " (merge)";
+    launch.choice = fmt::format("adds {} slices in order", t_.slices);
     launch.flops = static_cast<f64>(t_.slices * c_.rows() * c_.columns());
     launch.args.push_back(ArgRef::temporary(partial));
     launch.groups = group_count(c_.in(), ceil_div(c_.rows(), rows));
@@ -370,6 +392,13 @@ class TiledContract {
 };
 
 }  // namespace
+
+std::string describe(const char* operand, Site site, const char* why) {
+  const char* where = site == Site::Direct ? "read in place"
+                      : site == Site::Task ? "packed by each workgroup"
+                                           : "packed by a launch before";
+  return fmt::format("{} {}: {}", operand, where, why);
+}
 
 bool lower_contract_cpu(ContractNest& c, Launches& out) {
   // Tiny products go the general way, which compiles sooner.

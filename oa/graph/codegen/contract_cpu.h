@@ -12,6 +12,9 @@ enum class Site : u8 {
   Launch,  // packed into a temporary by a launch before
 };
 
+// In words; `why` as in CpuTiling.
+std::string describe(const char* operand, Site site, const char* why);
+
 struct CpuTiling {
   u32 width = 0;              // lanes of a gang, along n
   u32 rows = 1, gangs = 1;    // of a register tile
@@ -19,8 +22,9 @@ struct CpuTiling {
   Site a = Site::Direct, b = Site::Direct;
   // A workgroup takes so many bands of a batch, and one panel or all of them.
   i64 task_panels = 1, task_bands = 1;
-  i64 a_stride = 0, b_stride = 0;  // Task: elements from one step of k to the next
-  i64 slices = 1;                  // of the sum over k
+  i64 a_stride = 0, b_stride = 0;       // Task: elements from one step of k to the next
+  i64 slices = 1;                       // of the sum over k
+  const char *why_a = "", *why_b = "";  // why an operand is packed or not
 
   i64 panel_columns() const { return static_cast<i64>(gangs) * width; }
 };

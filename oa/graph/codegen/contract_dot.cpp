@@ -52,6 +52,8 @@ class DotContract {
     const i64 per_task = std::clamp<i64>(static_cast<i64>(5e4 / block_flops), 1, blocks);
     const i64 tasks = ceil_div(blocks, per_task);
     Launch launch = c_.make_launch();
+    launch.choice = fmt::format("{}; a matrix times a vector, {} dot products side by side",
+                                c_.extents(), width_);
     launch.groups = group_count(c_.in(), c_.batches() * tasks);
     launch.kernel = kernel::trace("contract_dot", c_.in().target, width_, [&] {
       c_.declare();

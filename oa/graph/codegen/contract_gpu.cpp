@@ -56,6 +56,8 @@ class PlainContract {
   Launch launch() {
     Launch launch = results_.make_launch();
     launch.groups = group_count(c_.in(), grid_.groups());
+    launch.choice = fmt::format("{}; tiles of {} x {} in shared memory, {} lanes", c_.extents(),
+                                tile_.rows(), tile_.columns(), tile_.threads());
     if (verdict_) {
       verdict_->add_args(launch);
       launch.label += " in f32";
@@ -246,6 +248,8 @@ class FragmentContract {
   Launch launch() {
     Launch launch = results_.make_launch();
     launch.groups = group_count(c_.in(), grid_.groups());
+    launch.choice = fmt::format("{}; 16-bit operands on tensor units, tiles of {} x {}, {} lanes",
+                                c_.extents(), tile_.tile_rows(), tile_.tile_columns(), threads_);
     for (const auto& t : turned_) {
       if (t) launch.args.push_back(ArgRef::temporary(*t));
     }

@@ -159,6 +159,7 @@ u32 pack_contract(ContractNest& c, const CpuTiling& t, u32 i, Launches& out) {
   const i64 parts = std::clamp<i64>(8192 / (across * block), 1, all);
   Launch launch = c.make_launch();
   launch.label = i == 0 ? "pack a" : "pack b";
+  launch.choice = i == 0 ? describe("A", t.a, t.why_a) : describe("B", t.b, t.why_b);
   launch.flops = 4.0 * static_cast<f64>(all * across * depth);
   // The outputs' parameters are declared too; a pack writes only its temporary.
   for (ArgRef& arg : launch.args) arg.write = false;

@@ -156,6 +156,7 @@ Launch merge(const std::vector<Launch*>& parts) {
   const auto count = static_cast<u32>(parts.size());
   all.kernel = Instances(parts[0]->kernel, count).build();
   all.label = fmt::format("{} x {}", parts[0]->label, count);
+  all.choice = fmt::format("{}; {} equal kernels side by side", parts[0]->choice, count);
   std::vector<ArgRef> starts;
   for (const Launch* part : parts) {
     if (part != parts[0]) starts.push_back(ArgRef::number(all.groups));
@@ -166,6 +167,7 @@ Launch merge(const std::vector<Launch*>& parts) {
       all.in_place.push_back({p.operand, all.instances - 1});
     }
     if (part != parts.back()) ++all.instances;
+    all.parts.insert(all.parts.end(), part->parts.begin(), part->parts.end());
   }
   all.args.insert(all.args.end(), starts.begin(), starts.end());
   return all;
@@ -173,7 +175,7 @@ Launch merge(const std::vector<Launch*>& parts) {
 
 }  // namespace
 
-void merge_launches(Launches& launches, std::vector<u32>& launch_group) {
+void merge_launches(Launches& launches) {
   std::vector<Launch>& list = launches.list;
   const size_t n = list.size();
   std::vector<Hash128> key(n);
@@ -186,7 +188,6 @@ void merge_launches(Launches& launches, std::vector<u32>& launch_group) {
   }
   std::vector<bool> taken(n);
   std::vector<Launch> merged;
-  std::vector<u32> groups;
   for (size_t i = 0; i < n; ++i) {
     if (taken[i]) continue;
     std::vector<Launch*> parts = {&list[i]};
@@ -206,11 +207,9 @@ void merge_launches(Launches& launches, std::vector<u32>& launch_group) {
         between.push_back(&list[j]);
       }
     }
-    groups.push_back(launch_group[i]);
     merged.push_back(parts.size() == 1 ? std::move(list[i]) : merge(parts));
   }
   list = std::move(merged);
-  launch_group = std::move(groups);
 }
 
 }  // namespace oa::graph

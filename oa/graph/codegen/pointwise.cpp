@@ -43,6 +43,16 @@ class PointwiseKernel {
     } else {
       trace_gpu(launch, total);
     }
+    launch.choice = nest_.extent.size() == 1
+                        ? fmt::format("one loop over {} positions, their number a parameter", total)
+                        : fmt::format(
+                              "{} nested loops over {} positions, as operands are read in "
+                              "other orders",
+                              nest_.extent.size(), total);
+    if (streaming_) {
+      launch.choice += fmt::format(
+          "; {} MB of results go past the caches, which could not keep them", written >> 20);
+    }
     out.list.push_back(std::move(launch));
   }
 

@@ -48,6 +48,13 @@ void ReduceKernel::lower(Launches& out) {
   } else {
     trace_lane_rows(launch);
   }
+  launch.choice = fmt::format(
+      "{} over {} rows of {} elements; {}",
+      levels_.size() <= 1 ? std::string("one pass")
+                          : fmt::format("{} passes, each needs the last", levels_.size()),
+      rows_, count_,
+      shared_row_ ? "the lanes share a row, which lies together in memory"
+                  : "a lane has a row of its own, since neighbours in memory belong to other rows");
   out.list.push_back(std::move(launch));
 }
 

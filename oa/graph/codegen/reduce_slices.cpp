@@ -62,6 +62,9 @@ void ReduceKernel::lower_split(Launches& out) {
   };
 
   Launch first;
+  first.choice =
+      fmt::format("{} rows of {} elements are too few and long to fill the machine: {} slices",
+                  rows_, count_, slices);
   first.label = group_label(in_.graph, in_.group) + " (slices)";
   first.flops =
       cost_per_element(in_.graph, in_.group) * static_cast<f64>(in_.group.domain.elements());
@@ -116,6 +119,7 @@ void ReduceKernel::lower_split(Launches& out) {
   out.list.push_back(std::move(first));
 
   Launch second;
+  second.choice = fmt::format("adds {} slices in order", slices);
   second.label = group_label(in_.graph, in_.group) + " (merge)";
   add_need_args(in_, nest_.needs, second);
   for (Operand o : in_.group.outputs) second.args.push_back(ArgRef::value(o, !is_full(o)));

@@ -34,6 +34,7 @@ void command_recording(Compilation& c, StageRecord& record) {
                                .arg_count = static_cast<u32>(launch.args.size()),
                                .barrier = c.barriers[l],
                                .flops = launch.flops,
+                               .bytes = traffic(c, launch).total(),
                                .label = launch.label});
     const u64 first_check = program->checks_.size() + 1;  // code 0 means no failure
     for (u32 node : launch.checks) {
@@ -83,9 +84,9 @@ void command_recording(Compilation& c, StageRecord& record) {
   c.program = std::move(program);
   record.input_count = c.launches.list.size();
   record.output_count = c.program->steps().size();
-  record.state = StageState::Applied;
-  record.reason = fmt::format("{} dispatches, {} parameters", c.program->steps().size(),
-                              c.launches.list.size());
+  record.state = c.launches.list.empty() ? StageState::Inherited : StageState::Applied;
+  record.reason = fmt::format("{} dispatches with {} parameters recorded",
+                              c.program->steps().size(), c.program->args_.size());
 }
 
 }  // namespace oa::graph

@@ -2,6 +2,7 @@
 // definitions, assignments become a list of writes, equal pure nodes become one, and what nobody
 // needs goes. Stands before Fusion, which only knows pointwise ops, reductions, contractions and
 // kernels.
+#include <algorithm>
 #include <map>
 #include <unordered_map>
 
@@ -31,6 +32,13 @@ class RewriteRecorder final : public Recorder {
 struct Rewritten : Graph {
   explicit Rewritten(Ref<RewriteRecorder> r) : Graph(*r), owner(std::move(r)) { owner->set(this); }
   Ref<RewriteRecorder> owner;
+};
+
+// The operations of the recorded graph behind each node.
+using Origins = std::vector<std::vector<u32>>;
+
+struct Tally {
+  u64 expanded = 0, merged = 0;
 };
 
 // Copies nodes into a new graph, one at a time, merging equal pure ones.
@@ -63,6 +71,7 @@ class Rewriter {
         std::vector<Operand> outputs;
         for (u32 i = 0; i < node.outputs.size(); ++i) outputs.push_back({it->second, i});
         set(n, std::move(outputs));
+        merged_into_ = it->second;
         return;
       }
     }
@@ -78,6 +87,20 @@ class Rewriter {
     set(n, std::move(outputs));
   }
 
+  // Names what is behind the nodes that came from node n: `of_n`, or n itself.
+  void trace(u32 n, const Origins& before, Origins& after) {
+    const std::vector<u32> own = before.empty() ? std::vector<u32>{n} : before[n];
+    while (after.size() < to_->nodes.size()) after.push_back(own);
+    if (merged_into_ == kNoNode) return;
+    for (u32 o : own) {
+      std::vector<u32>& all = after[merged_into_];
+      if (std::find(all.begin(), all.end(), o) == all.end()) all.push_back(o);
+    }
+    merged_into_ = kNoNode;
+    ++merged_;
+  }
+  u64 merged() const { return merged_; }
+
   Rewritten& to() { return *to_; }
   std::unique_ptr<Rewritten> take() { return std::move(to_); }
 
@@ -86,6 +109,8 @@ class Rewriter {
   std::unique_ptr<Rewritten> to_;
   std::vector<std::vector<Operand>> map_;
   std::unordered_map<Hash128, u32> seen_;
+  u32 merged_into_ = kNoNode;  // by the last copy()
+  u64 merged_ = 0;
 };
 
 std::vector<Scalar> scalars_of(const Graph& graph, u32 n, bool name_sources) {
@@ -112,10 +137,11 @@ std::vector<bool> live_nodes(const Graph& graph, const std::vector<Operand>& roo
   return live;
 }
 
-// Expands composites until none is left.
+// Expands the composite nodes of a graph, and drops what no root needs.
 std::unique_ptr<Rewritten> expand(const Graph& from, bool first, std::vector<Operand>& roots,
-                                  u64& expanded) {
+                                  Origins& origins, Tally& tally) {
   Rewriter rewriter(from);
+  Origins traced;
   const std::vector<bool> live = live_nodes(from, roots);
   for (u32 n = 0; n < from.nodes.size(); ++n) {
     if (!live[n]) continue;
@@ -127,9 +153,10 @@ std::unique_ptr<Rewritten> expand(const Graph& from, bool first, std::vector<Ope
     const std::vector<Scalar> scalars = scalars_of(from, n, first);
     if (node.op->info.kind != OpKind::Composite) {
       rewriter.copy(n, scalars);
+      rewriter.trace(n, origins, traced);
       continue;
     }
-    ++expanded;
+    ++tally.expanded;
     Graph& to = rewriter.to();
     std::vector<TensorRef> inputs;
     for (Operand in : node.inputs) inputs.push_back(to.stand_in(rewriter.mapped(in)));
@@ -144,8 +171,11 @@ std::unique_ptr<Rewritten> expand(const Graph& from, bool first, std::vector<Ope
       outputs.push_back(to.operand_of(results[i]));
     }
     rewriter.set(n, std::move(outputs));
+    rewriter.trace(n, origins, traced);
   }
   for (Operand& o : roots) o = rewriter.mapped(o);
+  origins = std::move(traced);
+  tally.merged += rewriter.merged();
   return rewriter.take();
 }
 
@@ -213,10 +243,12 @@ void decomposition(Compilation& c, StageRecord& record) {
   }
   const std::vector<Operand> held(roots.begin(),
                                   roots.begin() + static_cast<std::ptrdiff_t>(result_count));
-  u64 expanded = 0;
-  std::unique_ptr<Graph> graph = expand(c.source, true, roots, expanded);
-  while (has_composite(*graph)) graph = expand(*graph, false, roots, expanded);
-  graph = expand(*graph, false, roots, expanded);  // merges and drops what the definitions left
+  Origins origins;
+  Tally tally;
+  std::unique_ptr<Graph> graph = expand(c.source, true, roots, origins, tally);
+  while (has_composite(*graph)) graph = expand(*graph, false, roots, origins, tally);
+  // Merges and drops what the definitions left.
+  graph = expand(*graph, false, roots, origins, tally);
   c.results.assign(roots.begin(), roots.begin() + static_cast<std::ptrdiff_t>(result_count));
   separate(c.source, held, *graph, c.results);
   for (size_t i = 0; i < written.size(); ++i) {
@@ -226,9 +258,24 @@ void decomposition(Compilation& c, StageRecord& record) {
   c.rewritten = std::move(graph);
   c.graph = c.rewritten.get();
   record.output_count = c.graph->nodes.size();
-  record.state = expanded > 0 || record.input_count != record.output_count ? StageState::Applied
-                                                                           : StageState::Inherited;
-  record.reason = fmt::format("{} composite ops expanded", expanded);
+  std::vector<bool> kept(c.source.nodes.size());
+  u64 assignments = 0, dropped = 0;
+  for (const std::vector<u32>& of : origins) {
+    for (u32 o : of) kept[o] = true;
+  }
+  for (u32 n = 0; n < c.source.nodes.size(); ++n) {
+    const bool effect = c.source.nodes[n].op->info.kind == OpKind::Effect;
+    assignments += effect;
+    dropped += !effect && !kept[n];
+  }
+  const u64 copies = c.graph->nodes.size() - origins.size();
+  c.origins = std::move(origins);
+  const bool changed = tally.expanded + tally.merged + assignments + dropped + copies > 0;
+  record.state = changed ? StageState::Applied : StageState::Inherited;
+  record.reason = fmt::format(
+      "{} composite ops expanded, {} equal nodes merged, {} operations dropped, {} assignments, {} "
+      "copies added",
+      tally.expanded, tally.merged, dropped, assignments, copies);
 }
 
 }  // namespace oa::graph

@@ -272,30 +272,45 @@ class Partition {
 
   static i64 rows_of(const Group& g) { return kept_elements(g.domain, g.axes); }
 
-  bool fits(u32 n, u32 g) {
-    if (!c_.options.fuse) return false;
+  // What keeps node n out of group g.
+  Obstacle obstacle(u32 n, u32 g) {
+    if (!c_.options.fuse) return Obstacle::FusionOff;
     const Draft& d = drafts_[g];
     const i64 elements = node(n).outputs[0].spec.shape.elements();
-    if (node(n).outputs.size() != 1 || (kind(n) == OpKind::Movement && !transparent(n)))
-      return false;
-    if (node(n).op->info.indexed_inputs != 0 && reads_indexed(n, g)) return false;
-    if (reads_out_of_order(n, g) || closes_cycle(n, g)) return false;
+    if (node(n).outputs.size() != 1) return Obstacle::SeveralResults;
+    if (kind(n) == OpKind::Movement && !transparent(n)) return Obstacle::OtherOrder;
+    if (node(n).op->info.indexed_inputs != 0 && reads_indexed(n, g))
+      return Obstacle::ComputedPositions;
+    if (reads_out_of_order(n, g)) return Obstacle::OtherOrder;
+    if (closes_cycle(n, g)) return Obstacle::Cycle;
     const Shape& shape = node(n).outputs[0].spec.shape;
-    switch (d.group.kind) {
-      case Group::Kind::Pointwise:
-      case Group::Kind::Contract:
-        return elements == d.group.domain.elements() && refine_for(drafts_[g], shape, false);
-      case Group::Kind::Kernel: return false;
-      case Group::Kind::Reduce: break;
+    const auto refined = [&](bool per_row) {
+      return refine_for(drafts_[g], shape, per_row) ? Obstacle::None : Obstacle::OtherOrder;
+    };
+    if (d.group.kind == Group::Kind::Kernel) return Obstacle::OwnKernel;
+    if (d.group.kind != Group::Kind::Reduce) {
+      return elements == d.group.domain.elements() ? refined(false) : Obstacle::OtherSize;
     }
     // Per row: everything it reads in the group is per row. Per element: any, but not after slices.
     bool all_per_row = true, after = false;
     inspect(n, g, all_per_row, after);
-    if (all_per_row && after && elements == rows_of(d.group)) {
-      return refine_for(drafts_[g], shape, true);
+    if (all_per_row && after && elements == rows_of(d.group)) return refined(true);
+    if (elements != d.group.domain.elements()) return Obstacle::OtherSize;
+    return after && d.split ? Obstacle::Sliced : refined(false);
+  }
+
+  // Notes why n stays out of group g, for those who ask.
+  void refuse(u32 n, u32 g, Obstacle why) { refuse_reads(n, n, g, why); }
+  void refuse_reads(u32 reader, u32 n, u32 g, Obstacle why) {
+    if (why == Obstacle::None) return;
+    for (Operand in : node(n).inputs) {
+      if (in.is_leaf()) continue;
+      if (is_virtual(in.node)) {
+        refuse_reads(reader, in.node, g, why);
+      } else if (group_of_[in.node] == g) {
+        c_.obstacles.try_emplace({reader, in.node}, why);
+      }
     }
-    return elements == d.group.domain.elements() && !(after && d.split) &&
-           refine_for(drafts_[g], shape, false);
   }
 
   bool reads_indexed(u32 n, u32 g) const {
@@ -332,7 +347,9 @@ class Partition {
     });
     u32 home = kNoGroup;
     for (u32 g : groups) {
-      if (fits(n, g)) {
+      const Obstacle why = obstacle(n, g);
+      refuse(n, g, why);
+      if (why == Obstacle::None) {
         home = g;
         break;
       }
@@ -347,12 +364,12 @@ class Partition {
                   node(n).outputs[0].spec.shape.elements() == rows_of(d.group);
     if (!c_.options.fuse) return;
     for (u32 g : groups) {
-      if (g != home && drafts_[g].alive) merge(home, g, n);
+      if (g != home && drafts_[g].alive) refuse(n, g, merge(home, g, n));
     }
   }
 
-  // Joins group b into a where both run over the same elements.
-  void merge(u32 a, u32 b, u32 through) {
+  // Joins group b into a where both run over the same elements; else says what is in the way.
+  Obstacle merge(u32 a, u32 b, u32 through) {
     Draft& x = drafts_[a];
     Draft& y = drafts_[b];
     const bool pointwise_b = y.group.kind == Group::Kind::Pointwise &&
@@ -362,14 +379,19 @@ class Partition {
         y.group.domain == x.group.domain && y.group.axes == x.group.axes && !x.split && !y.split;
     const bool reduce_b =
         x.group.kind == Group::Kind::Pointwise && y.group.kind == Group::Kind::Reduce;
-    if (reduce_b || !(pointwise_b || same_reduction)) return;
-    if (reads_out_of_order(through, b)) return;
+    if (y.group.kind == Group::Kind::Kernel) return Obstacle::OwnKernel;
+    if (y.group.kind == Group::Kind::Contract) return Obstacle::NeedsWhole;
+    if (reduce_b || !(pointwise_b || same_reduction)) {
+      return y.group.kind == Group::Kind::Reduce ? Obstacle::OtherReduction : Obstacle::OtherSize;
+    }
+    if (reads_out_of_order(through, b)) return Obstacle::OtherOrder;
     if (x.group.kind == Group::Kind::Contract && !y.group.nodes.empty() && any_indexed(y.group))
-      return;
-    if (merge_closes_cycle(a, b)) return;
+      return Obstacle::ComputedPositions;
+    if (merge_closes_cycle(a, b)) return Obstacle::Cycle;
     Draft both = x;
     for (u32 n : y.group.nodes) {
-      if (!refine_for(both, node(n).outputs[0].spec.shape, per_row_[n])) return;
+      if (!refine_for(both, node(n).outputs[0].spec.shape, per_row_[n]))
+        return Obstacle::OtherOrder;
     }
     x.fine = both.fine;
     x.kept = both.kept;
@@ -380,6 +402,7 @@ class Partition {
     std::sort(x.group.nodes.begin(), x.group.nodes.end());
     y.alive = false;
     y.group.nodes.clear();
+    return Obstacle::None;
   }
 
   bool refine_for_members(Draft& d) const {
@@ -417,12 +440,15 @@ class Partition {
           d.split = false;
           start_refining(d);
           OA_CHECK(refine_for_members(d));
+          refuse(n, g, Obstacle::OtherOrder);
         } else {
           home = g;
         }
       } else if (d.group.kind == Group::Kind::Reduce && d.group.domain == spec->shape &&
                  d.group.axes == reduce.axes && !(d.split && follows_reduction_[in.node])) {
         home = g;
+      } else {
+        refuse(n, g, reduction_obstacle(d.group, spec->shape, reduce.axes));
       }
     } else if (c_.options.fuse) {
       home = sibling(n, in, spec->shape, reduce.axes);
@@ -436,6 +462,18 @@ class Partition {
     join(n, home);
     follows_reduction_[n] = true;
     per_row_[n] = true;
+  }
+
+  // What keeps a reduction out of the group that makes its input.
+  static Obstacle reduction_obstacle(const Group& g, const Shape& domain,
+                                     const std::vector<u32>& axes) {
+    switch (g.kind) {
+      case Group::Kind::Kernel: return Obstacle::OwnKernel;
+      case Group::Kind::Contract: return Obstacle::NeedsWhole;
+      case Group::Kind::Pointwise: return Obstacle::OtherSize;
+      case Group::Kind::Reduce: break;
+    }
+    return g.domain == domain && g.axes == axes ? Obstacle::Sliced : Obstacle::OtherReduction;
   }
 
   // A group that reduces the same value in memory over the same axes.
@@ -592,10 +630,12 @@ Operand Compilation::resolve(Operand o) const { return resolve_reshapes(*graph, 
 
 void fusion(Compilation& c, StageRecord& record) {
   record.input_count = c.graph->nodes.size();
+  c.obstacles.clear();
   Partition(c).run();
   record.output_count = c.groups.size();
-  record.state =
-      c.groups.size() < c.graph->nodes.size() ? StageState::Applied : StageState::Analyzed;
+  record.state = c.graph->nodes.empty()                    ? StageState::Inherited
+                 : c.groups.size() < c.graph->nodes.size() ? StageState::Applied
+                                                           : StageState::Analyzed;
   u64 stored = 0;
   for (const auto& outputs : c.stored)
     stored += static_cast<u64>(std::count(outputs.begin(), outputs.end(), true));

@@ -10,8 +10,8 @@ namespace oa::graph {
 void kernel_selection(Compilation& c, StageRecord& record) {
   record.input_count = c.groups.size();
   c.launches = {};
-  c.launch_group.clear();
   DeviceTrials trials(*c.graph, c.device);
+  size_t next = 0;
   for (u32 g = 0; g < c.groups.size(); ++g) {
     const Group& group = c.groups[g];
     i64 elements = 0;
@@ -24,12 +24,13 @@ void kernel_selection(Compilation& c, StageRecord& record) {
       case Group::Kind::Contract: lower_contract(in, c.launches); break;
       case Group::Kind::Kernel: lower_kernel(in, c.launches); break;
     }
-    c.launch_group.resize(c.launches.list.size(), g);
+    for (; next < c.launches.list.size(); ++next) c.launches.list[next].parts = {g};
   }
-  if (c.options.fuse) merge_launches(c.launches, c.launch_group);
+  if (c.options.fuse) merge_launches(c.launches);
   record.output_count = c.launches.list.size();
   record.state = c.groups.empty() ? StageState::Inherited : StageState::Applied;
-  record.reason = fmt::format("{} launches for {} groups", c.launches.list.size(), c.groups.size());
+  record.reason = fmt::format("{} kernels written for {} groups, {} launches", next,
+                              c.groups.size(), c.launches.list.size());
   if (trials.made() + trials.recalled() > 0) {
     record.reason += fmt::format("; {} kernels chosen by trial now, {} by earlier ones",
                                  trials.made(), trials.recalled());

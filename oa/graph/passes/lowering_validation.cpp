@@ -18,7 +18,9 @@ void lowering_validation(Compilation& c, StageRecord& record) {
   }
   record.input_count = before;
   record.output_count = after;
-  record.state = before != after ? StageState::Applied : StageState::Analyzed;
+  record.state = c.launches.list.empty() ? StageState::Inherited
+                 : before != after       ? StageState::Applied
+                                         : StageState::Analyzed;
   record.reason = fmt::format("{} kernels verified; instructions {} to {}", c.launches.list.size(),
                               before, after);
 }

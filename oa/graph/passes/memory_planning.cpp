@@ -141,6 +141,7 @@ class Planner {
     const i64 n = spec.shape.elements();
     Launch launch;
     launch.label = "copy";
+    launch.choice = "elements that cannot be computed where they are wanted";
     constexpr i64 kPerGroup = 8192;
     const kernel::Scalar elem = element_scalar(spec.dtype);
     launch.groups = static_cast<u32>((n + kPerGroup - 1) / kPerGroup);
@@ -154,7 +155,6 @@ class Planner {
     });
     launch.args = {ArgRef::value(from), std::move(to)};
     c_.launches.list.push_back(std::move(launch));
-    c_.launch_group.push_back(~0u);
   }
 
   // Storage that takes the elements of other storage that is itself assigned (a swap): the old
@@ -303,9 +303,12 @@ class Planner {
     }
     record.input_count = total;
     record.output_count = c_.arena_bytes;
-    record.state = StageState::Applied;
+    in_place += count_writes_in_place();
+    record.state = placed_.empty() && total == 0            ? StageState::Inherited
+                   : c_.arena_bytes < total || in_place > 0 ? StageState::Applied
+                                                            : StageState::Analyzed;
     record.reason = fmt::format("{} bytes of temporaries share an arena of {}; {} values in place",
-                                total, c_.arena_bytes, in_place + count_writes_in_place());
+                                total, c_.arena_bytes, in_place);
   }
 
   u64 count_writes_in_place() const {

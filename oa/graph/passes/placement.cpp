@@ -18,7 +18,7 @@ void placement(Compilation& c, StageRecord& record) {
       }
     }
   }
-  record.state = StageState::Analyzed;
+  record.state = c.groups.empty() ? StageState::Inherited : StageState::Analyzed;
   record.reason = fmt::format("all on {}", c.device.info().id);
 }
 

@@ -20,7 +20,7 @@ void precision(Compilation& c, StageRecord& record) {
       check(out.spec);
     }
   }
-  record.state = StageState::Analyzed;
+  record.state = c.graph->nodes.empty() ? StageState::Inherited : StageState::Analyzed;
   record.reason = fmt::format("{} values are stored in 16 bits and computed in 32", narrow);
 }
 

@@ -9,6 +9,7 @@ namespace {
 struct Range {
   const void* space;  // a storage, or null for the arena
   u64 begin, end;
+  u32 launch = 0;
   bool overlaps(const Range& o) const { return space == o.space && begin < o.end && o.begin < end; }
 };
 
@@ -16,7 +17,7 @@ struct Range {
 
 void synchronization_planning(Compilation& c, StageRecord& record) {
   std::vector<Range> reads, writes;  // since the last barrier
-  const auto range_of = [&](const ArgRef& a) -> Range {
+  const auto place_of = [&](const ArgRef& a) -> Range {
     if (a.kind == ArgRef::Kind::Temp) {
       const u64 at = c.temp_offsets[a.temp];
       return {nullptr, at, at + c.launches.temps[a.temp].bytes};
@@ -34,25 +35,32 @@ void synchronization_planning(Compilation& c, StageRecord& record) {
     }
     return {nullptr, p.offset, p.offset + bytes};
   };
-  const auto any_overlap = [](const std::vector<Range>& ranges, const Range& r) {
-    for (const Range& x : ranges) {
-      if (x.overlaps(r)) return true;
-    }
-    return false;
-  };
   u64 count = 0;
   c.barriers.clear();
-  for (const Launch& launch : c.launches.list) {
+  c.hazards.clear();
+  for (u32 l = 0; l < c.launches.list.size(); ++l) {
     std::vector<Range> now_reads, now_writes;
-    for (const ArgRef& a : launch.args) {
-      if (a.kind != ArgRef::Kind::Value && a.kind != ArgRef::Kind::Temp) continue;
-      (a.write ? now_writes : now_reads).push_back(range_of(a));
-    }
     bool barrier = false;
-    for (const Range& r : now_reads) barrier = barrier || any_overlap(writes, r);
-    for (const Range& r : now_writes) {
-      barrier = barrier || any_overlap(writes, r) || any_overlap(reads, r);
+    Hazard hazard;
+    // The barrier is told by the latest dispatch that it is for.
+    const auto must_wait = [&](const std::vector<Range>& before, const Range& r, const ArgRef& a,
+                               Hazard::Kind kind) {
+      for (const Range& x : before) {
+        if (!x.overlaps(r) || (barrier && x.launch <= hazard.earlier)) continue;
+        barrier = true;
+        hazard = {kind, x.launch, a};
+      }
+    };
+    for (const ArgRef& a : c.launches.list[l].args) {
+      if (a.kind != ArgRef::Kind::Value && a.kind != ArgRef::Kind::Temp) continue;
+      Range r = place_of(a);
+      r.launch = l;
+      (a.write ? now_writes : now_reads).push_back(r);
+      must_wait(writes, r, a,
+                a.write ? Hazard::Kind::WriteAfterWrite : Hazard::Kind::ReadAfterWrite);
+      if (a.write) must_wait(reads, r, a, Hazard::Kind::WriteAfterRead);
     }
+    c.hazards.push_back(hazard);
     if (barrier) {
       reads.clear();
       writes.clear();
@@ -64,8 +72,11 @@ void synchronization_planning(Compilation& c, StageRecord& record) {
   }
   record.input_count = c.launches.list.size();
   record.output_count = count;
-  record.state = StageState::Applied;
-  record.reason = fmt::format("{} dispatches in {} intervals", c.launches.list.size(), count + 1);
+  record.state = count > 0                    ? StageState::Applied
+                 : c.launches.list.size() > 1 ? StageState::Analyzed
+                                              : StageState::Inherited;
+  record.reason = fmt::format("{} barriers cut {} dispatches into {} intervals", count,
+                              c.launches.list.size(), c.launches.list.empty() ? 0 : count + 1);
 }
 
 }  // namespace oa::graph

@@ -23,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "oa/graph/evidence.h"
 #include "oa/matrix/matrix.h"
 #include "oa/ml/optim/optimizer.h"
 
@@ -57,6 +58,12 @@ struct TrainingProgramDiagnostics {
   u64 replays = 0;
   u64 timed_replays = 0;
 };
+
+// The records of the compile stages, under the names of this layer.
+using TrainingCompilationStage = graph::Stage;
+using TrainingCompilationState = graph::StageState;
+using TrainingCompilationStageRecord = graph::StageRecord;
+using TrainingCompilationStageRecords = graph::StageRecords;
 
 class TrainingProgram {
  public:
@@ -106,8 +113,15 @@ class TrainingProgram {
   TrainingProgramDiagnostics diagnostics() const;
   // The captured graph, its program, and the records of the compile stages.
   const ExecutionPlan& plan() const;
-  const std::array<graph::StageRecord, graph::kStageCount>& compilation_stages() const {
-    return plan().stages();
+  const TrainingCompilationStageRecords& compilation_stages() const { return plan().stages(); }
+  const graph::SemanticGraph& semantic_graph() const { return plan().evidence().semantic; }
+  // Reports as JSON; oa/graph/report.h says what is in them.
+  std::string semantic_debug_report_json(std::string_view name) const {
+    return plan().semantic_report_json(name);
+  }
+  std::string debug_report_json() const { return plan().execution_report_json("training_step"); }
+  std::string compilation_debug_report_json() const {
+    return plan().compilation_report_json("training_step");
   }
 
   const Optimizer& optimizer() const;
@@ -129,5 +143,8 @@ class TrainingProgram {
 }  // namespace oa::ml::training
 
 namespace oa::ml {
+using training::TrainingCompilationStage;
+using training::TrainingCompilationStageRecord;
+using training::TrainingCompilationState;
 using training::TrainingProgram;
-}
+}  // namespace oa::ml
