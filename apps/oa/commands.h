@@ -10,6 +10,7 @@ namespace oa::command {
 using Action = std::function<void()>;
 
 void add_convert(CLI::App& app, Action& action);
+void add_explain(CLI::App& app, Action& action);
 void add_info(CLI::App& app, Action& action);
 void add_inspect(CLI::App& app, Action& action);
 void add_selftest(CLI::App& app, Action& action);

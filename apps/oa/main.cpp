@@ -20,6 +20,7 @@ int main(int argc, char** argv) {
   oa::command::add_eval(app, action);
   oa::command::add_inspect(app, action);
   oa::command::add_convert(app, action);
+  oa::command::add_explain(app, action);
 
   try {
     app.parse(argc, argv);

@@ -21,7 +21,7 @@ void on_interrupt(int) {
 
 void run(const TrainOptions& o) {
   check(o);
-  Engine engine = Engine::open({.device = o.device});
+  Engine engine = Engine::open({.device = o.device, .profile = !o.profile.empty()});
   LmTrainer trainer = o.resume ? LmTrainer::resume(engine, o.out, o.train)
                                : LmTrainer::create(engine, o.out, o.model, o.train);
   const LmFile& file = trainer.file();
@@ -36,6 +36,10 @@ void run(const TrainOptions& o) {
   std::signal(SIGINT, on_interrupt);
   const f64 validation = trainer.run(stop_requested, o.stop_after);
   std::signal(SIGINT, SIG_DFL);
+  if (!o.profile.empty()) {
+    engine.write_trace(o.profile);
+    fmt::print(stderr, "{}", engine.profile_table());
+  }
   const std::string resume = fmt::format("oa train lm --resume --out {}", o.out);
   if (!trainer.done()) {
     fmt::print("stopped at step {}; go on with: {}\n", file.progress.step, resume);

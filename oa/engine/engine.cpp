@@ -23,7 +23,7 @@ void Event::wait() const {
 std::vector<f64> Event::dispatch_seconds() const {
   if (!timed_) {
     fail(ErrorKind::FailedPrecondition, "Event::device_duration",
-         "the event was not timed, expected one from checkpoint_timed() or submit_timed()");
+         "the event was not timed, expected one from checkpoint_timed()");
   }
   return as_core(core_).device().durations(ticket_);
 }

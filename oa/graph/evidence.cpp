@@ -117,6 +117,7 @@ class Collector {
     for (u32 g = 0; g < c_.groups.size(); ++g) {
       const Group& group = c_.groups[g];
       std::set<std::pair<u32, u32>> seen;  // values that the group reads
+      passed_.clear();
       for (u32 n : group.nodes) {
         for (u32 i = 0; i < node(n).inputs.size(); ++i) {
           const bool indexed = node(n).op->info.indexed_inputs >> i & 1;
@@ -132,6 +133,7 @@ class Collector {
     const std::vector<u32>& members = c_.groups[g].nodes;
     if (std::binary_search(members.begin(), members.end(), in.node)) return;
     if (!c_.stored[in.node][in.output]) {
+      if (!passed_.insert({in.node, reordered}).second) return;
       const bool moves = kind(in.node) == OpKind::Movement && !keeps_order(node(in.node));
       for (Operand below : node(in.node).inputs) {
         visit(g, reader, below, indexed, reordered || moves, seen);
@@ -273,17 +275,21 @@ class Collector {
     return total;
   }
 
+  // A value that begins where another ends, in the same dispatch and memory, takes it over.
   void find_reuse() {
+    std::map<u64, std::vector<u32>> at;  // transients by offset
     for (u32 r = 0; r < out_.resources.size(); ++r) {
-      Evidence::Resource& later = out_.resources[r];
-      if (later.kind != Evidence::Resource::Kind::Transient || later.first == Evidence::kNone) {
-        continue;
+      const Evidence::Resource& x = out_.resources[r];
+      if (x.kind == Evidence::Resource::Kind::Transient && x.first != Evidence::kNone) {
+        at[x.offset].push_back(r);
       }
-      for (u32 e = 0; e < out_.resources.size(); ++e) {
-        const Evidence::Resource& earlier = out_.resources[e];
-        if (e != r && earlier.kind == later.kind && earlier.offset == later.offset &&
-            earlier.last == later.first && earlier.first < later.first) {
-          later.reuses = e;
+    }
+    for (const auto& [offset, sharers] : at) {
+      for (u32 r : sharers) {
+        for (u32 e : sharers) {
+          const Evidence::Resource &earlier = out_.resources[e], &later = out_.resources[r];
+          if (e == r || earlier.last != later.first || earlier.first >= later.first) continue;
+          out_.resources[r].reuses = e;
         }
       }
     }
@@ -294,6 +300,7 @@ class Collector {
   Evidence out_;
   std::map<std::pair<u32, u32>, u32> resource_;  // of stored values
   std::map<std::pair<u32, u32>, u32> made_by_;   // group
+  std::set<std::pair<u32, bool>> passed_;        // nodes on the way from a group to what it reads
   u32 first_temp_ = 0;
 };
 

@@ -27,13 +27,6 @@ std::string_view token(SemanticGraph::Role role) {
   return "intermediate";
 }
 
-u32 semantic_value(const Graph& graph, Operand operand) {
-  if (operand.is_leaf()) return operand.output;
-  auto id = static_cast<u32>(graph.leaves.size());
-  for (u32 n = 0; n < operand.node; ++n) id += static_cast<u32>(graph.nodes[n].outputs.size());
-  return id + operand.output;
-}
-
 SemanticGraph semantic_graph(const Graph& graph) {
   SemanticGraph out;
   out.structure = graph.structure();

@@ -34,8 +34,6 @@ struct SemanticGraph {
 };
 std::string_view token(SemanticGraph::Role role);
 
-// The value of an operand of `graph`.
-u32 semantic_value(const Graph& graph, Operand operand);
 SemanticGraph semantic_graph(const Graph& graph);
 
 }  // namespace oa::graph

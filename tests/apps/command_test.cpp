@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -124,6 +125,63 @@ TEST(Command, UnwritableOutputIsAnErrorInOneLine) {
   const Outcome full = run("info", "2>&1 >/dev/full");
   EXPECT_EQ(full.status, 1);
   EXPECT_EQ(full.output, "oa: output: cannot write, No space left on device\n");
+}
+
+// --- explain ---
+
+const std::string kTinyModel =
+    " --layers 1 --width 16 --heads 2 --context 8 --batch 2 --device cpu ";
+
+TEST(Explain, TellsAboutATrainingStep) {
+  for (const char* model : {"--arch transformer", "--arch gru --optimizer sgd --clip 0",
+                            "--arch rnn --dropout 0.1 --optimizer muon"}) {
+    const Outcome o = run("explain lm " + std::string(model) + kTinyModel + "--runs 1");
+    ASSERT_EQ(o.status, 0) << model << "\n" << o.output;
+    for (const char* part :
+         {" operations -> ", "predicted from the limits", "\nlimits: ", "\nstages\n",
+          "semantic_validation       analyzed", "command_recording         applied", "\ndispatches",
+          "\nkernels, and why these", "not with ", "\nmemory\n", "saved by reuse",
+          "\nbarriers\n"}) {
+      EXPECT_NE(o.output.find(part), std::string::npos) << model << ": " << part;
+    }
+  }
+}
+
+TEST(Explain, WritesReportsTraceAndJson) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::temp_directory_path() / "oa explain command test";
+  fs::create_directories(folder);
+  const Outcome o =
+      run("explain lm --json" + kTinyModel + "--runs 2 --report '" + (folder / "step").string() +
+          "' --profile '" + (folder / "trace.json").string() + "'");
+  ASSERT_EQ(o.status, 0) << o.output;
+  const auto json = nlohmann::json::parse(o.output);
+  EXPECT_EQ(json["schema"], "oa.explain.v1");
+  EXPECT_GT(json["dispatches"].size(), 5u);
+  EXPECT_GT(json["wall_seconds"].get<double>(), 0);
+  for (const auto& [name, schema] :
+       {std::pair("step.semantic.json", "oa.semantic_graph.v2"),
+        std::pair("step.execution.json", "oa.execution_graph.v3"),
+        std::pair("step.compilation.json", "oa.training_compilation.v2")}) {
+    std::ifstream file(folder / name);
+    EXPECT_EQ(nlohmann::json::parse(file)["schema"], schema);
+  }
+  std::ifstream trace(folder / "trace.json");
+  EXPECT_GT(nlohmann::json::parse(trace)["traceEvents"].size(), json["dispatches"].size());
+  fs::remove_all(folder);
+}
+
+TEST(Explain, CompilesWithoutRunningAndRefusesNonsense) {
+  const Outcome o = run("explain lm --forward --runs 0 --arch rnn" + kTinyModel);
+  ASSERT_EQ(o.status, 0) << o.output;
+  EXPECT_EQ(o.output.find("measured,"), std::string::npos) << o.output;
+  EXPECT_EQ(run("explain").status, 2);
+  EXPECT_EQ(run("explain lm --layers x").status, 2);
+  const Outcome bad = run("explain lm --arch lstm --runs 0 --device cpu");
+  EXPECT_EQ(bad.status, 1);
+  EXPECT_EQ(bad.output,
+            "oa: train: bad --arch, got \"lstm\", expected one of transformer, rnn, gru\n");
+  EXPECT_EQ(run("explain lm --file /nonexistent.oam --device cpu").status, 1);
 }
 
 }  // namespace

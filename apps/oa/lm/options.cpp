@@ -10,9 +10,9 @@ namespace {
 
 // A run that goes on keeps what it was made with.
 void refuse_on_resume(const CLI::App& lm) {
-  static constexpr std::string_view kAllowed[] = {"--out",     "--resume", "--steps",
-                                                  "--minutes", "--epochs", "--stop-after",
-                                                  "--sample",  "--device", "--help"};
+  static constexpr std::string_view kAllowed[] = {
+      "--out",        "--resume", "--steps",  "--minutes", "--epochs",
+      "--stop-after", "--sample", "--device", "--profile", "--help"};
   for (const CLI::Option* option : lm.get_options()) {
     if (option->count() == 0 ||
         std::ranges::find(kAllowed, option->get_name()) != std::end(kAllowed)) {
@@ -27,12 +27,7 @@ void refuse_on_resume(const CLI::App& lm) {
 
 }  // namespace
 
-void declare(CLI::App& command, TrainOptions& o) {
-  LmModelConfig& m = o.model;
-  LmTrainConfig& t = o.train;
-  command.add_option("--data", t.data, "A text file, or a folder of text files");
-  command.add_option("--out", o.out, "The run's folder")->capture_default_str();
-  command.add_flag("--resume", o.resume, "Go on with the run in --out, exactly where it was");
+void declare(CLI::App& command, LmModelConfig& m) {
   command.add_option("--arch", m.architecture, "transformer, rnn or gru")->capture_default_str();
   command.add_option("--tokenizer", m.tokenizer, "byte or bpe")->capture_default_str();
   command.add_option("--vocab", m.vocab, "Vocabulary of a bpe tokenizer")->capture_default_str();
@@ -44,6 +39,14 @@ void declare(CLI::App& command, TrainOptions& o) {
   command.add_option("--context", m.context, "Tokens that the model sees")->capture_default_str();
   command.add_option("--dropout", m.dropout)->capture_default_str();
   command.add_option("--seed", m.seed)->capture_default_str();
+}
+
+void declare(CLI::App& command, TrainOptions& o) {
+  LmTrainConfig& t = o.train;
+  command.add_option("--data", t.data, "A text file, or a folder of text files");
+  command.add_option("--out", o.out, "The run's folder")->capture_default_str();
+  command.add_flag("--resume", o.resume, "Go on with the run in --out, exactly where it was");
+  declare(command, o.model);
   command.add_option("--batch", t.batch, "Windows a step")->capture_default_str();
   auto* steps = command.add_option("--steps", t.steps, "Steps of the whole run");
   auto* minutes = command.add_option("--minutes", t.minutes, "Length of the whole run");
@@ -68,6 +71,9 @@ void declare(CLI::App& command, TrainOptions& o) {
   command.add_option("--stop-after", o.stop_after, "Save and stop after this many steps; 0: never");
   command.add_option("--sample", o.sample, "Tokens to write at the end")->capture_default_str();
   command.add_option("--device", o.device, "cpu, vulkan, vulkan:N or lavapipe; default: the best");
+  command.add_option("--profile", o.profile,
+                     "Time every kernel: a table at the end, and a trace for chrome://tracing in "
+                     "this file");
 }
 
 void declare(CLI::App& command, GenerateCommand& c) {

@@ -15,6 +15,7 @@ struct TrainOptions {
   LmTrainConfig train;
   std::string out = "run";
   std::string device;
+  std::string profile;  // file for a trace; empty: none
   bool resume = false;
   i64 sample = 200;    // tokens written at the end
   i64 stop_after = 0;  // steps of this session; 0: any number
@@ -26,6 +27,7 @@ struct GenerateCommand {
 };
 
 // Declares the options; parsing fills `o`, which has to outlive the command.
+void declare(CLI::App& command, LmModelConfig& m);  // what a language model is
 void declare(CLI::App& command, TrainOptions& o);
 void declare(CLI::App& command, GenerateCommand& c);
 

@@ -60,7 +60,7 @@ LmTrainer::LmTrainer(Engine& engine, std::filesystem::path folder, LmFile file)
   open_data();
   model_ = LanguageModel::create(engine_, file_.model);
   parameters_ = model_.module->all_parameters();
-  make_optimizer();
+  optimizer_ = make_optimizer(file_.train, parameters_);
   const Shape shape{file_.train.batch, file_.model.context};
   const std::vector<u32> zeros(static_cast<size_t>(shape.elements()));
   targets_ = Matrix::from_slice<u32>(engine_, {shape.elements()}, zeros);
@@ -123,19 +123,18 @@ void LmTrainer::open_data() {
   if (split.validation.size() > context) validation_.emplace(tokens, split.validation, context);
 }
 
-void LmTrainer::make_optimizer() {
-  const LmTrainConfig& t = file_.train;
+std::unique_ptr<ml::CheckpointOptimizer> make_optimizer(
+    const LmTrainConfig& t, const std::vector<ml::Parameter>& parameters) {
   if (t.optimizer == "sgd") {
-    optimizer_ = std::make_unique<ml::Sgd>(parameters_, t.learning_rate, 0.9, t.weight_decay);
-  } else if (t.optimizer == "adam") {
-    optimizer_ = std::make_unique<ml::Adam>(parameters_, t.learning_rate);
-  } else if (t.optimizer == "muon") {
+    return std::make_unique<ml::Sgd>(parameters, t.learning_rate, 0.9, t.weight_decay);
+  }
+  if (t.optimizer == "adam") return std::make_unique<ml::Adam>(parameters, t.learning_rate);
+  if (t.optimizer == "muon") {
     ml::MuonOptions options;
     options.weight_decay = t.weight_decay;
-    optimizer_ = std::make_unique<ml::Muon>(parameters_, t.learning_rate, options);
-  } else {
-    optimizer_ = std::make_unique<ml::AdamW>(parameters_, t.learning_rate, t.weight_decay);
+    return std::make_unique<ml::Muon>(parameters, t.learning_rate, options);
   }
+  return std::make_unique<ml::AdamW>(parameters, t.learning_rate, t.weight_decay);
 }
 
 bool LmTrainer::done() const {

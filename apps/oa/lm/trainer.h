@@ -19,6 +19,9 @@
 
 namespace oa::command {
 
+std::unique_ptr<ml::CheckpointOptimizer> make_optimizer(
+    const LmTrainConfig& config, const std::vector<ml::Parameter>& parameters);
+
 class LmTrainer {
  public:
   // A new run in a folder without one.
@@ -41,7 +44,6 @@ class LmTrainer {
  private:
   LmTrainer(Engine& engine, std::filesystem::path folder, LmFile file);
   void open_data();
-  void make_optimizer();
   class Saver;
   void write_batch(i64 step);
   ml::training::StepRecord record_step();

@@ -243,6 +243,7 @@ DType ContractNest::operand_dtype(u32 i) const {
 Launch ContractNest::make_launch(bool outputs) const {
   Launch launch;
   launch.label = group_label(in_.graph, in_.group);
+  launch.choice = extents();
   launch.flops = 2.0 * static_cast<f64>(rows_) * static_cast<f64>(columns_) * static_cast<f64>(k_);
   add_need_args(in_, nest_.needs, launch);
   for (Operand o : in_.group.outputs) {

@@ -158,6 +158,7 @@ void OperandSplit::lower_parts(Launches& out) {
 void OperandSplit::lower_verdict(Launches& out) {
   Launch launch;
   launch.label = "split verdict";
+  launch.choice = "whether the operands' exponents allow 16-bit parts, else f32 runs";
   launch.args = {ArgRef::temporary(worst_, true), ArgRef::temporary(tallies_)};
   const u32 all = static_cast<u32>(batches_ * lines_);
   launch.groups = (all + width_ - 1) / width_;

@@ -43,6 +43,9 @@ void lower_slice_sums(ContractNest& c, const DepthSlices& slices, Launches& out)
   const u32 width = std::min(c.in().target.width, 128u);
   Launch launch = c.make_launch();
   launch.label += slices.several() ? " (sum of slices)" : " (epilogue)";
+  launch.choice = slices.several()
+                      ? "adds the slices of a long sum in order"
+                      : "a long epilogue apart from the product, which needs the registers";
   launch.flops = 0;
   launch.args.push_back(ArgRef::temporary(slices.temp));
   launch.groups = group_count(c.in(), ceil_div(all / pack, width));

@@ -44,6 +44,8 @@ class SplitContract {
     b_.add_args(launch);
     verdict_.add_args(launch);
     launch.label += form_.parts == 2 ? " in 3 parts" : " in 6 parts";
+    launch.choice += fmt::format("; f32 from {} products of 16-bit parts on matrix units",
+                                 form_.parts == 2 ? 3 : 6);
     launch.groups = group_count(c_.in(), grid_.groups());
     launch.kernel = kernel::trace("contract_split", c_.in().target, threads_, [&] {
       results_.declare();

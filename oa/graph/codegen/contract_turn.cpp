@@ -29,6 +29,7 @@ u32 lower_turned(ContractNest& c, u32 operand, Launches& out) {
   const u32 temp = out.add_temp(static_cast<u64>(batches * lines * c.depth()) * 2);
   Launch launch = c.make_launch(false);
   launch.label += " (turned operand)";
+  launch.choice = "turns an operand, so that the product reads it in wide pieces";
   launch.flops = 0;
   launch.args.push_back(ArgRef::temporary(temp, true));
   launch.groups = group_count(c.in(), batches * blocks * steps);
