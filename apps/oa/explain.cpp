@@ -57,8 +57,7 @@ void run(const Options& o) {
   Engine engine = Engine::open({.device = o.device, .profile = !o.profile.empty()});
   LmModelConfig config = o.model;
   if (!o.file.empty()) config = read_lm_file(o.file).model;
-  check(config);
-  check(o.train);
+  check(config, o.train);
   const LanguageModel model = LanguageModel::create(engine, config);
   if (!o.file.empty()) ml::load_model(engine, o.file, *model.module);
   const Matrix x = tokens(engine, {o.train.batch, config.context}, config.vocab);

@@ -110,7 +110,9 @@ TEST(Limits, AreMeasuredOnTheDevice) {
   ASSERT_GE(l.copy.size(), 3u);
   for (size_t i = 0; i < l.copy.size(); ++i) {
     EXPECT_GT(l.copy[i].per_second, 1e6);
-    if (i > 0) EXPECT_GT(l.copy[i].bytes, l.copy[i - 1].bytes);
+    if (i > 0) {
+      EXPECT_GT(l.copy[i].bytes, l.copy[i - 1].bytes);
+    }
   }
 }
 
