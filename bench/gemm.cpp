@@ -29,7 +29,8 @@ int main(int argc, char** argv) {
     const auto product = g.a_transposed   ? matrix::mat_mul_tn
                          : g.b_transposed ? matrix::mat_mul_nt
                                           : matrix::mat_mul;
-    const ExecutionPlan plan = engine.capture([&] { return std::vector<Matrix>{product(a, b)}; });
+    const ExecutionPlan plan =
+        engine.capture([&] { return std::vector<Matrix>{product(a, b, Precision::F32)}; });
     const double seconds = bench::seconds_per_call(
         [&](int calls) {
           Event last;
