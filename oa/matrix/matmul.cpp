@@ -120,6 +120,7 @@ struct RoundedProduct {
   };
   static void infer(Infer& in, const Attrs&) { Plain::infer(in, {}); }
   static std::vector<TensorRef> define(std::span<const TensorRef> in, const Attrs& a) {
+    if (in[0]->spec().dtype != DType::F32) return record_all<Plain>(in, {Precision::F32, false});
     const DType narrow = a.precision == Precision::F16 ? DType::F16 : DType::BF16;
     const Matrix left = cast(Matrix(in[0]), narrow), right = cast(Matrix(in[1]), narrow);
     const TensorRef operands[2] = {left.tensor(), right.tensor()};

@@ -121,7 +121,10 @@ TEST(Limits, AreMeasuredOnTheDevice) {
 TEST(Profile, CountsRunsAndWritesATraceThatParses) {
   Engine e = Engine::open({.device = "cpu", .profile = true});
   const Matrix x = ones(e, {1000});
-  for (int i = 0; i < 3; ++i) (matrix::exp(x) + 1.0).read_f32();
+  for (int i = 0; i < 3; ++i) {
+    const Matrix y = matrix::exp(x) + 1.0;
+    y.read_f32();
+  }
   const std::vector<KernelProfile> profile = e.profile();
   ASSERT_EQ(profile.size(), 1u);
   EXPECT_EQ(profile[0].count, 3u);

