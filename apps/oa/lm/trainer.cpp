@@ -303,8 +303,8 @@ void LmTrainer::run_until(i64 end, const std::atomic<bool>& stop) {
   training.add_callback(curve);
   training.add_callback(events);
   training.add_callback(bar);
+  training.add_callback(rates);  // every file has the rate of the step that follows
   training.add_callback(saver);
-  training.add_callback(rates);
   if (!file_.training.empty()) training.load_state(file_.training);
   while (!stop.load() &&
          training.step([&] { write_batch(p.step); }, [&] { return record_step(); })) {
