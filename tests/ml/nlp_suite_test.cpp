@@ -209,8 +209,8 @@ TEST_P(NlpSuite, LearnsTheText) {
   const auto judge = [&](ml::Module& m) { return t.judge(m); };
   const auto [loss, accuracy] = judge(*t.model);
   if (row.slow) {
-    EXPECT_NEAR(loss, 0.4993, 0.08);
-    EXPECT_GT(accuracy, 0.835);
+    EXPECT_NEAR(loss, 0.4993, 0.12);
+    EXPECT_GT(accuracy, 0.815);
   }
   EXPECT_LT(loss, row.slow ? 0.6 : row.tokens == Tokens::Bpe ? 0.03 : 0.25);
   EXPECT_GT(accuracy, row.slow ? 0.8 : row.tokens == Tokens::Bpe ? 0.97 : 0.90);
