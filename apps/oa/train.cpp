@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <filesystem>
 
 #include "apps/oa/commands.h"
 #include "apps/oa/lm/options.h"
@@ -21,7 +22,13 @@ void on_interrupt(int) {
 
 void run(const TrainOptions& o) {
   check(o);
-  Engine engine = Engine::open({.device = o.device, .profile = !o.profile.empty()});
+  const std::filesystem::path last = std::filesystem::path(o.out) / "last.oam";
+  const std::string precision = o.resume && std::filesystem::exists(last)
+                                    ? read_lm_file(last).train.precision
+                                    : o.train.precision;
+  Engine engine = Engine::open({.device = o.device,
+                                .profile = !o.profile.empty(),
+                                .precision = precision_from(precision).value_or(Precision::F32)});
   LmTrainer trainer = o.resume ? LmTrainer::resume(engine, o.out, o.train)
                                : LmTrainer::create(engine, o.out, o.model, o.train);
   const LmFile& file = trainer.file();

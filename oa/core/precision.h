@@ -2,6 +2,7 @@
 // that results have the same bits whichever kernel a device chooses.
 #pragma once
 
+#include <optional>
 #include <string_view>
 
 #include "oa/core/types.h"
@@ -31,6 +32,15 @@ constexpr bool rounds(Precision p) { return p == Precision::F16 || p == Precisio
 constexpr std::string_view token(Precision p) {
   constexpr std::string_view names[] = {"engine", "f32", "f32x3", "f32x6", "f16", "bf16"};
   return names[static_cast<int>(p)];
+}
+
+// The precision of that name; none for "engine" and for other words.
+constexpr std::optional<Precision> precision_from(std::string_view name) {
+  for (Precision p :
+       {Precision::F32, Precision::F32x3, Precision::F32x6, Precision::F16, Precision::BF16}) {
+    if (token(p) == name) return p;
+  }
+  return std::nullopt;
 }
 
 }  // namespace oa

@@ -44,6 +44,7 @@ void fields(C& c, F&& f)
   f("schedule", c.schedule);
   f("warmup", c.warmup);
   f("weight_decay", c.weight_decay);
+  f("precision", c.precision);
   f("clip", c.clip);
   f("validation_share", c.validation_share);
   f("validate_every", c.validate_every);
@@ -79,7 +80,11 @@ void to_json(nlohmann::json& j, const LmTrainConfig& c) {
   fields(c, [&](const char* key, const auto& field) { j[key] = field; });
 }
 void from_json(const nlohmann::json& j, LmTrainConfig& c) {
-  fields(c, [&](const char* key, auto& field) { j.at(key).get_to(field); });
+  fields(c, [&](const char* key, auto& field) {
+    // Files of before there was a choice have f32.
+    if (std::string_view(key) == "precision" && !j.contains(key)) return;
+    j.at(key).get_to(field);
+  });
 }
 
 void need_within(std::string_view op, std::string_view option, i64 value, i64 least, i64 most) {
@@ -140,6 +145,7 @@ void check(const LmModelConfig& model, const LmTrainConfig& c) {
   need_within(kOp, "warmup", c.warmup, 0, kMostSteps);
   need_number("weight-decay", c.weight_decay, 0, kMost);
   need_number("clip", c.clip, 0, 1e300);
+  need_one_of("precision", c.precision, {"f32", "f32x3", "f32x6", "f16", "bf16"});
   if (!(c.validation_share >= 0 && c.validation_share < 1)) {
     invalid(kOp, "bad --validation, got {}, expected 0 or more and below 1", c.validation_share);
   }

@@ -35,9 +35,10 @@ struct LmTrainConfig {
   std::string schedule = "cosine";  // constant, cosine or wsd (warm-up, stable, decay)
   i64 warmup = 100;
   f64 weight_decay = 0.01;
-  f64 clip = 1;                 // greatest norm of all gradients; 0: none
-  f64 validation_share = 0.05;  // of the tokens, at their end
-  i64 validate_every = 200;     // steps
+  std::string precision = "f32";  // of products, on devices with matrix units (oa::Precision)
+  f64 clip = 1;                   // greatest norm of all gradients; 0: none
+  f64 validation_share = 0.05;    // of the tokens, at their end
+  i64 validate_every = 200;       // steps
   i64 validation_batches = 20;
   i64 save_every = 200;  // steps
 };

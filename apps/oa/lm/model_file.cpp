@@ -18,7 +18,9 @@ std::string to_text(const LmFile& file) {
                    {"seconds", file.progress.seconds},
                    {"planned_steps", file.progress.planned_steps},
                    {"best_validation", file.progress.best_validation},
-                   {"best_step", file.progress.best_step}};
+                   {"best_step", file.progress.best_step},
+                   {"loss_scale", file.progress.loss_scale.scale},
+                   {"loss_scale_steps", file.progress.loss_scale.good_steps}};
   j["bpe"] = file.bpe;
   j["training"] = file.training;
   return j.dump();
@@ -38,6 +40,8 @@ LmFile read_lm_file(const std::filesystem::path& path) {
     p.at("planned_steps").get_to(file.progress.planned_steps);
     p.at("best_validation").get_to(file.progress.best_validation);
     p.at("best_step").get_to(file.progress.best_step);
+    // Files of before there was a choice of precision have none.
+    file.progress.loss_scale = {p.value("loss_scale", 0.0f), p.value("loss_scale_steps", 0)};
     j.at("bpe").get_to(file.bpe);
     j.at("training").get_to(file.training);
   } catch (const std::exception& e) {

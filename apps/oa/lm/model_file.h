@@ -8,6 +8,7 @@
 
 #include "apps/oa/lm/model.h"
 #include "oa/ml/checkpoint/checkpoint.h"
+#include "oa/ml/optim/loss_scale.h"
 
 namespace oa::command {
 
@@ -17,7 +18,8 @@ struct LmProgress {
   f64 seconds = 0;        // of training, over all sessions
   i64 planned_steps = 0;  // 0 as long as nobody knows
   f64 best_validation = 0;
-  i64 best_step = 0;  // 0: none yet
+  i64 best_step = 0;                // 0: none yet
+  ml::LossScale::State loss_scale;  // a scale of 0: there is none
 };
 
 struct LmFile {

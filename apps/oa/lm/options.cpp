@@ -61,6 +61,11 @@ void declare(CLI::App& command, TrainOptions& o) {
   command.add_option("--weight-decay", t.weight_decay)->capture_default_str();
   command.add_option("--clip", t.clip, "Greatest norm of the gradients; 0: none")
       ->capture_default_str();
+  command
+      .add_option("--precision", t.precision,
+                  "Of products where the device has matrix units: f32, f32x3 or f32x6 (f32 from "
+                  "16-bit parts), f16 or bf16 (mixed; f16 with a loss scale)")
+      ->capture_default_str();
   command.add_option("--validation", t.validation_share, "Share of the text to validate on")
       ->capture_default_str();
   command.add_option("--validate-every", t.validate_every, "Steps; 0: never")

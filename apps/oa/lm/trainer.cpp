@@ -61,6 +61,10 @@ LmTrainer::LmTrainer(Engine& engine, std::filesystem::path folder, LmFile file)
   model_ = LanguageModel::create(engine_, file_.model);
   parameters_ = model_.module->all_parameters();
   optimizer_ = make_optimizer(file_.train, parameters_);
+  if (file_.train.precision == token(Precision::F16)) {
+    loss_scale_.emplace(engine_);
+    if (file_.progress.loss_scale.scale > 0) loss_scale_->restore(file_.progress.loss_scale);
+  }
   const Shape shape{file_.train.batch, file_.model.context};
   const std::vector<u32> zeros(static_cast<size_t>(shape.elements()));
   targets_ = Matrix::from_slice<u32>(engine_, {shape.elements()}, zeros);
@@ -167,9 +171,13 @@ void LmTrainer::write_batch(i64 step) {
 ml::training::StepRecord LmTrainer::record_step() {
   ml::GradientTape tape;
   const Matrix loss = ml::loss::cross_entropy(model_.module->forward(inputs_), targets_);
-  tape.backward(loss);
-  const Matrix guard =
-      file_.train.clip > 0 ? ml::clip_grad_norm(parameters_, file_.train.clip) : loss;
+  tape.backward(loss_scale_ ? loss_scale_->scaled(loss) : loss);
+  if (loss_scale_) loss_scale_->unscale(parameters_);
+  const f64 most = file_.train.clip > 0 ? file_.train.clip
+                   : loss_scale_        ? static_cast<f64>(std::numeric_limits<f32>::max())
+                                        : 0;
+  const Matrix guard = most > 0 ? ml::clip_grad_norm(parameters_, most) : loss;
+  if (loss_scale_) loss_scale_->update(guard);
   return {loss, guard};
 }
 
@@ -246,6 +254,7 @@ class LmTrainer::Saver final : public ml::training::TrainingCallback {
  private:
   void save(const TrainingCallbackContext& context, const char* name) {
     t_.file_.training = context.training_state();
+    if (t_.loss_scale_) t_.file_.progress.loss_scale = t_.loss_scale_->state();
     t_.save(name);
   }
   void keep_best(const TrainingCallbackContext& context) {

@@ -62,6 +62,7 @@ class LmTrainer {
   std::vector<ml::Parameter> parameters_;
   std::unique_ptr<ml::CheckpointOptimizer> optimizer_;
   ml::LrSchedulerRef schedule_;
+  std::optional<ml::LossScale> loss_scale_;  // where products round to f16
   std::optional<ml::data::ShuffledWindows> windows_;
   std::optional<ml::data::SequentialWindows> validation_;
   u64 text_bytes_ = 0, token_count_ = 0;
