@@ -142,6 +142,8 @@ def training(batch, context, make):
 
 def main():
     options = peer.options()
+    if options.device != "cpu":
+        return
     if options.round == 0:
         peer.note(f"jax: {jax.__version__}, {jax.devices()[0]}, threads {threads}")
     for name, (batch, context, make) in CASES.items():

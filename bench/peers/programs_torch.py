@@ -43,6 +43,15 @@ def main():
                 continue
             seconds = peer.seconds_per_call(make(name), options.seconds * 10, synchronize)
             peer.report(name, who, seconds * 1e3, "ms")
+    for name in torch_models.LARGE if gpu else ():
+        # The split products stand beside plain f32, without TF32, which is PyTorch's default.
+        for case, who, autocast in ((name, "torch", False), (f"{name} f32x3", "torch", False),
+                                    (f"{name} f16", "torch autocast", True),
+                                    (f"{name} bf16", "torch autocast", True)):
+            if options.filter in case:
+                step = torch_models.training(name, options.device, autocast=autocast)
+                seconds = peer.seconds_per_call(step, options.seconds * 10, synchronize)
+                peer.report(case, who, seconds * 1e3, "ms")
 
 
 main()

@@ -52,11 +52,12 @@ CASES = {
     "tiny gru": (64, 16, lambda: Recurrent(nn.GRU, 32, 64)),
     "transformer 4x128": (16, 128, lambda: Transformer(128, 128, 512, 4, 4)),
 }
+LARGE = {"transformer 6x384": (64, 256, lambda: Transformer(256, 384, 1536, 6, 6))}
 
 
-def training(name, device, compiled=False, capturable=False):
+def training(name, device, compiled=False, capturable=False, autocast=False):
     """A function that does one step (forward, backward, AdamW) of the named case on a fixed batch."""
-    batch, context, make = CASES[name]
+    batch, context, make = (CASES | LARGE)[name]
     torch.manual_seed(1)
     model = make().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, capturable=capturable)
@@ -66,7 +67,9 @@ def training(name, device, compiled=False, capturable=False):
 
     def step():
         optimizer.zero_grad(set_to_none=not capturable)
-        F.cross_entropy(forward(x).view(-1, VOCAB), y.view(-1)).backward()
+        with torch.autocast(device, torch.bfloat16, enabled=autocast):
+            loss = F.cross_entropy(forward(x).view(-1, VOCAB), y.view(-1))
+        loss.backward()
         optimizer.step()
 
     return step

@@ -72,4 +72,13 @@ std::vector<u32> StepCase::targets() const { return sequence(batch * context, 7)
 
 std::span<const StepCase> step_cases() { return kCases; }
 
+StepCase large_step_case() {
+  return {"transformer 6x384", 64, 256,
+          products(16384, 6 * (4 * 384 * 384 + 2 * 384 * 1536) + 384 * 256) +
+              6 * 64 * 12.0 * 256 * 256 * 384 / 2,
+          [](const Engine& e) -> std::shared_ptr<ml::Module> {
+            return ml::nn::Transformer::with_seed(e, kVocab, 256, 384, 1536, 6, 6, 1e-5, kSeed);
+          }};
+}
+
 }  // namespace bench

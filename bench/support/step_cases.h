@@ -22,5 +22,6 @@ struct StepCase {
 };
 
 std::span<const StepCase> step_cases();
+StepCase large_step_case();  // for graphics cards
 
 }  // namespace bench
