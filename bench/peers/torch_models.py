@@ -60,13 +60,13 @@ def training(name, device, compiled=False, capturable=False, autocast=False):
     batch, context, make = (CASES | LARGE)[name]
     torch.manual_seed(1)
     model = make().to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, capturable=capturable)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, capturable=capturable, fused=capturable or None)
     x = (torch.arange(batch * context, device=device) * 7 % VOCAB).view(batch, context)
     y = (x + 7) % VOCAB
     forward = torch.compile(model) if compiled else model
 
     def step():
-        optimizer.zero_grad(set_to_none=not capturable)
+        optimizer.zero_grad(set_to_none=True)
         with torch.autocast(device, torch.bfloat16, enabled=autocast):
             loss = F.cross_entropy(forward(x).view(-1, VOCAB), y.view(-1))
         loss.backward()
