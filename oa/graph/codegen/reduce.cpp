@@ -224,6 +224,25 @@ Point ReduceKernel::along(Point& row, const Value& q) const {
   return p;
 }
 
+ReduceKernel::Chains ReduceKernel::make_chains(const std::vector<Reduction>& level) const {
+  Chains chains(level.size());
+  for (size_t i = 0; i < level.size(); ++i) {
+    for (u32 c = 0; c < kChains; ++c) chains[i].push_back(make_state(level[i]));
+  }
+  return chains;
+}
+
+std::vector<std::vector<Value>> ReduceKernel::merged(const std::vector<Reduction>& level,
+                                                     const Chains& chains) {
+  std::vector<std::vector<Value>> totals;
+  for (size_t i = 0; i < level.size(); ++i) {
+    std::vector<Value> total = get(chains[i][0]);
+    for (u32 c = 1; c < kChains; ++c) total = level[i].reducer->merge(total, get(chains[i][c]));
+    totals.push_back(std::move(total));
+  }
+  return totals;
+}
+
 void lower_reduce(const LowerInput& in, Launches& out) { ReduceKernel(in).lower(out); }
 
 }  // namespace oa::graph

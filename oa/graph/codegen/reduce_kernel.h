@@ -118,6 +118,12 @@ class ReduceKernel {
     for (size_t i = 0; i < state.size(); ++i) state[i].set(v[i]);
   }
 
+  // Independent states for each reduction, and their totals.
+  using Chains = std::vector<std::vector<State>>;
+  Chains make_chains(const std::vector<Reduction>& level) const;
+  static std::vector<std::vector<Value>> merged(const std::vector<Reduction>& level,
+                                                const Chains& chains);
+
   Value position(const Value& along_row) const {
     return kernel::cast(along_row, kernel::Scalar::U32);
   }

@@ -158,10 +158,7 @@ std::vector<std::vector<std::vector<Value>>> ReduceKernel::lane_totals(
 std::vector<std::vector<Value>> ReduceKernel::chained_totals(const std::vector<Reduction>& level,
                                                              Point& row, const Value& begin,
                                                              const Value& end) {
-  std::vector<std::vector<State>> chains(level.size());
-  for (size_t i = 0; i < level.size(); ++i) {
-    for (u32 c = 0; c < kChains; ++c) chains[i].push_back(make_state(level[i]));
-  }
+  const Chains chains = make_chains(level);
   const auto visit = [&](const Value& q, u32 chain) {
     Point p = along(row, q);
     for (size_t i = 0; i < level.size(); ++i) {
@@ -178,13 +175,7 @@ std::vector<std::vector<Value>> ReduceKernel::chained_totals(const std::vector<R
   });
   kernel::For(begin + rounds * index(kChains * apart), end, index(apart),
               [&](const Value& q) { visit(q, 0); });
-  std::vector<std::vector<Value>> totals;
-  for (size_t i = 0; i < level.size(); ++i) {
-    std::vector<Value> total = get(chains[i][0]);
-    for (u32 c = 1; c < kChains; ++c) total = level[i].reducer->merge(total, get(chains[i][c]));
-    totals.push_back(std::move(total));
-  }
-  return totals;
+  return merged(level, chains);
 }
 
 // Merges what the lanes of a row have, in a fixed order; all of them get the result.

@@ -124,10 +124,7 @@ std::vector<std::vector<Value>> ReduceKernel::long_row(
     const std::function<void(const std::function<void(Point&, const Value&)>&)>& in_tail) {
   const i64 width = kernel::width();
   const Value lane = lane_index();
-  std::vector<std::vector<State>> chains(level.size());
-  for (size_t i = 0; i < level.size(); ++i) {
-    for (u32 c = 0; c < kChains; ++c) chains[i].push_back(make_state(level[i]));
-  }
+  const Chains chains = make_chains(level);
   auto gang = [&](const Value& start, u32 chain) {
     const Value q = start + lane;
     Point p = along(row, q);
@@ -147,13 +144,7 @@ std::vector<std::vector<Value>> ReduceKernel::long_row(
       set(chains[i][0], step(level[i], get(chains[i][0]), p, q));
     }
   });
-  std::vector<std::vector<Value>> totals;
-  for (size_t i = 0; i < level.size(); ++i) {
-    std::vector<Value> total = get(chains[i][0]);
-    for (u32 c = 1; c < kChains; ++c) total = level[i].reducer->merge(total, get(chains[i][c]));
-    totals.push_back(std::move(total));
-  }
-  return totals;
+  return merged(level, chains);
 }
 
 }  // namespace oa::graph

@@ -200,10 +200,7 @@ std::vector<std::vector<Value>> ReduceKernel::slice_pass(const std::vector<Reduc
                                                          Point& row, const Value& begin,
                                                          const Value& end) {
   const i64 width = kernel::width();
-  std::vector<std::vector<State>> chains(level.size());
-  for (size_t i = 0; i < level.size(); ++i) {
-    for (u32 c = 0; c < kChains; ++c) chains[i].push_back(make_state(level[i]));
-  }
+  const Chains chains = make_chains(level);
   auto gang = [&](const Value& q, u32 chain) {
     Point p = along(row, q);
     for (size_t i = 0; i < level.size(); ++i) {
@@ -219,13 +216,7 @@ std::vector<std::vector<Value>> ReduceKernel::slice_pass(const std::vector<Reduc
   });
   kernel::For(begin + rounds * index(kChains * width) + lane_index(), end, index(width),
               [&](const Value& q) { gang(q, 0); });
-  std::vector<std::vector<Value>> totals;
-  for (size_t i = 0; i < level.size(); ++i) {
-    std::vector<Value> total = get(chains[i][0]);
-    for (u32 c = 1; c < kChains; ++c) total = level[i].reducer->merge(total, get(chains[i][c]));
-    totals.push_back(std::move(total));
-  }
-  return totals;
+  return merged(level, chains);
 }
 
 }  // namespace oa::graph

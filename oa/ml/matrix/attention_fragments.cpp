@@ -210,11 +210,7 @@ bool fragment_attention(Lower& l, const Attention::Attrs& a) {
   if (!plan) return false;
 
   kernel::Kernel k = kernel::trace("attention_fragments", l.target(), plan->lanes(), [&] {
-    const Buffer q = kernel::param_buffer(f.elem), key = kernel::param_buffer(f.elem),
-                 value = kernel::param_buffer(f.elem), out = kernel::param_buffer(f.elem),
-                 lse = kernel::param_buffer(Scalar::F32);
-    const Value scale = kernel::param_f32();
-    const AttentionMask mask(l, call.mask_input);
+    const ForwardParams in(l, call);
     const OwnRows own(f, *plan, n.heads, n.queries);
     const Value q_at = own.b * f.at(call.qs.batch) + own.h * f.at(call.qs.head);
     const Value kv_at =
@@ -223,7 +219,7 @@ bool fragment_attention(Lower& l, const Attention::Attrs& a) {
     const Kernel x(f, *plan);
     const Shared mine = x.tile(plan->rows), keys = x.tile(kColumns), values = x.tile(kColumns),
                  scores = x.scores(), weights = x.weights(), factors = x.factors();
-    x.load(mine, plan->rows, q, q_at, call.qs.row, own.first, &scale);
+    x.load(mine, plan->rows, in.q, q_at, call.qs.row, own.first, &in.scale);
     const std::vector<VarValue> sums = x.zeros();
     std::vector<VarValue> peak, total;
     std::vector<Value> query;
@@ -235,8 +231,8 @@ bool fragment_attention(Lower& l, const Attention::Attrs& a) {
     kernel::For(f.at(0), key_blocks(f, *plan, a.causal, own.first), f.at(1), [&](const Value& j) {
       const Value first = j * f.at(kColumns);
       kernel::barrier();
-      x.load(keys, kColumns, key, kv_at, call.ks.row, first);
-      x.load(values, kColumns, value, kv_at, call.ks.row, first);
+      x.load(keys, kColumns, in.key, kv_at, call.ks.row, first);
+      x.load(values, kColumns, in.value, kv_at, call.ks.row, first);
       kernel::barrier();
       x.products(scores, mine, keys);
       kernel::barrier();
@@ -245,8 +241,8 @@ bool fragment_attention(Lower& l, const Attention::Attrs& a) {
         std::vector<Value> s;
         for (u32 c = 0; c < kEach; ++c) {
           const Value at = first + kernel::cast(x.column(c), f.type);
-          s.push_back(
-              masked(f, mask, a.causal, scores.load(x.score_at(i, c)), own.b, own.h, query[i], at));
+          s.push_back(masked(f, in.mask, a.causal, scores.load(x.score_at(i, c)), own.b, own.h,
+                             query[i], at));
           top = kernel::max(top, s.back());
         }
         top =
@@ -275,17 +271,16 @@ bool fragment_attention(Lower& l, const Attention::Attrs& a) {
       const Bool none(sum == f.number(0));
       x.store_factor(factors, i, kernel::select(none, f.number(0), f.number(1) / sum));
       kernel::If(x.first_of_row(), [&] {
-        lse.store(own.bh * f.at(n.queries) + query[i],
-                  kernel::select(none, f.minus_infinity(), peak[i].get() + kernel::log(sum)));
+        in.lse.store(own.bh * f.at(n.queries) + query[i],
+                     kernel::select(none, f.minus_infinity(), peak[i].get() + kernel::log(sum)));
       });
     }
     kernel::barrier();
     x.scale(sums, factors);
-    x.store(out, q_at, call.qs.row, own.first, sums);
+    x.store(in.out, q_at, call.qs.row, own.first, sums);
   });
-  std::vector<ArgRef> args = {l.input(0),  l.input(1),  l.input(2),
-                              l.output(0), l.output(1), l.scalar(0)};
-  call.launch(l, std::move(k), n.batch * n.heads * (n.queries / plan->rows), std::move(args), 4);
+  call.launch(l, std::move(k), n.batch * n.heads * (n.queries / plan->rows), ForwardParams::args(l),
+              4);
   return true;
 }
 
@@ -297,12 +292,7 @@ bool fragment_query_gradient(Lower& l, const Attention::Attrs& a) {
   if (!plan) return false;
 
   kernel::Kernel k = kernel::trace("attention_dq_fragments", l.target(), plan->lanes(), [&] {
-    const Buffer q = kernel::param_buffer(f.elem), key = kernel::param_buffer(f.elem),
-                 value = kernel::param_buffer(f.elem), grad = kernel::param_buffer(f.elem),
-                 lse = kernel::param_buffer(Scalar::F32), delta = kernel::param_buffer(Scalar::F32),
-                 out = kernel::param_buffer(f.elem);
-    const Value scale = kernel::param_f32();
-    const AttentionMask mask(l, call.mask_input);
+    const QueryGradientParams in(l, call);
     const OwnRows own(f, *plan, n.heads, n.queries);
     const Value q_at = own.b * f.at(call.qs.batch) + own.h * f.at(call.qs.head);
     const Value kv_at =
@@ -312,23 +302,23 @@ bool fragment_query_gradient(Lower& l, const Attention::Attrs& a) {
     const Shared mine = x.tile(plan->rows), my_grad = x.tile(plan->rows), keys = x.tile(kColumns),
                  values = x.tile(kColumns), scores = x.scores(), turns = x.scores(),
                  changes = x.weights();
-    x.load(mine, plan->rows, q, q_at, call.qs.row, own.first, &scale);
-    x.load(my_grad, plan->rows, grad, q_at, call.qs.row, own.first);
+    x.load(mine, plan->rows, in.q, q_at, call.qs.row, own.first, &in.scale);
+    x.load(my_grad, plan->rows, in.grad, q_at, call.qs.row, own.first);
     const std::vector<VarValue> sums = x.zeros();
     std::vector<Value> query, shift, mean;
     for (u32 i = 0; i < plan->lane_rows(); ++i) {
       query.push_back(own.first + kernel::cast(x.row(i), f.type));
       const Value at = own.bh * f.at(n.queries) + query[i];
-      const Value sum = lse.load(at);
+      const Value sum = in.lse.load(at);
       // A row without keys has no probabilities.
       shift.push_back(kernel::select(sum == f.minus_infinity(), -f.minus_infinity(), sum));
-      mean.push_back(delta.load(at));
+      mean.push_back(in.delta.load(at));
     }
     kernel::For(f.at(0), key_blocks(f, *plan, a.causal, own.first), f.at(1), [&](const Value& j) {
       const Value first = j * f.at(kColumns);
       kernel::barrier();
-      x.load(keys, kColumns, key, kv_at, call.ks.row, first);
-      x.load(values, kColumns, value, kv_at, call.ks.row, first);
+      x.load(keys, kColumns, in.key, kv_at, call.ks.row, first);
+      x.load(values, kColumns, in.value, kv_at, call.ks.row, first);
       kernel::barrier();
       x.products(scores, mine, keys);
       x.products(turns, my_grad, values);
@@ -336,20 +326,19 @@ bool fragment_query_gradient(Lower& l, const Attention::Attrs& a) {
       for (u32 i = 0; i < plan->lane_rows(); ++i) {
         for (u32 c = 0; c < kEach; ++c) {
           const Value at = first + kernel::cast(x.column(c), f.type);
-          const Value s =
-              masked(f, mask, a.causal, scores.load(x.score_at(i, c)), own.b, own.h, query[i], at);
+          const Value s = masked(f, in.mask, a.causal, scores.load(x.score_at(i, c)), own.b, own.h,
+                                 query[i], at);
           changes.store(x.weight_at(i, c), kernel::exp(s - shift[i]) *
-                                               (turns.load(x.score_at(i, c)) - mean[i]) * scale);
+                                               (turns.load(x.score_at(i, c)) - mean[i]) * in.scale);
         }
       }
       kernel::barrier();
       x.accumulate(sums, changes, keys);
     });
-    x.store(out, q_at, call.qs.row, own.first, sums);
+    x.store(in.out, q_at, call.qs.row, own.first, sums);
   });
-  std::vector<ArgRef> args = {l.input(0), l.input(1), l.input(2),  l.input(3),
-                              l.input(4), l.input(5), l.output(0), l.scalar(0)};
-  call.launch(l, std::move(k), n.batch * n.heads * (n.queries / plan->rows), std::move(args), 6);
+  call.launch(l, std::move(k), n.batch * n.heads * (n.queries / plan->rows),
+              QueryGradientParams::args(l), 6);
   return true;
 }
 
@@ -362,12 +351,7 @@ bool fragment_key_gradient(Lower& l, const Attention::Attrs& a) {
   if (!plan) return false;
 
   kernel::Kernel k = kernel::trace("attention_dkv_fragments", l.target(), plan->lanes(), [&] {
-    const Buffer q = kernel::param_buffer(f.elem), key = kernel::param_buffer(f.elem),
-                 value = kernel::param_buffer(f.elem), grad = kernel::param_buffer(f.elem),
-                 lse = kernel::param_buffer(Scalar::F32), delta = kernel::param_buffer(Scalar::F32),
-                 out_key = kernel::param_buffer(f.elem), out_value = kernel::param_buffer(f.elem);
-    const Value scale = kernel::param_f32();
-    const AttentionMask mask(l, call.mask_input);
+    const KeyGradientParams in(l, call);
     const OwnRows own(f, *plan, n.kv_heads, n.keys);
     const Value k_at = own.b * f.at(call.ks.batch) + own.h * f.at(call.ks.head);
 
@@ -375,8 +359,8 @@ bool fragment_key_gradient(Lower& l, const Attention::Attrs& a) {
     const Shared my_key = x.tile(plan->rows), my_value = x.tile(plan->rows),
                  queries = x.tile(kColumns), grads = x.tile(kColumns), scores = x.scores(),
                  turns = x.scores(), weights = x.weights(), changes = x.weights();
-    x.load(my_key, plan->rows, key, k_at, call.ks.row, own.first, &scale);
-    x.load(my_value, plan->rows, value, k_at, call.ks.row, own.first);
+    x.load(my_key, plan->rows, in.key, k_at, call.ks.row, own.first, &in.scale);
+    x.load(my_value, plan->rows, in.value, k_at, call.ks.row, own.first);
     const std::vector<VarValue> key_sums = x.zeros(), value_sums = x.zeros();
     std::vector<Value> my_row;
     for (u32 i = 0; i < plan->lane_rows(); ++i)
@@ -390,22 +374,22 @@ bool fragment_key_gradient(Lower& l, const Attention::Attrs& a) {
       kernel::For(begin, f.at(n.queries / kColumns), f.at(1), [&](const Value& block) {
         const Value first = block * f.at(kColumns);
         kernel::barrier();
-        x.load(queries, kColumns, q, q_at, call.qs.row, first);
-        x.load(grads, kColumns, grad, q_at, call.qs.row, first);
+        x.load(queries, kColumns, in.q, q_at, call.qs.row, first);
+        x.load(grads, kColumns, in.grad, q_at, call.qs.row, first);
         kernel::barrier();
         x.products(scores, my_key, queries);
         x.products(turns, my_value, grads);
         kernel::barrier();
         for (u32 c = 0; c < kEach; ++c) {
           const Value query = first + kernel::cast(x.column(c), f.type);
-          const Value sum = lse.load(rows_at + query), mean = delta.load(rows_at + query);
+          const Value sum = in.lse.load(rows_at + query), mean = in.delta.load(rows_at + query);
           const Value shift = kernel::select(sum == f.minus_infinity(), -f.minus_infinity(), sum);
           for (u32 i = 0; i < plan->lane_rows(); ++i) {
-            const Value s = masked(f, mask, a.causal, scores.load(x.score_at(i, c)), own.b, h,
+            const Value s = masked(f, in.mask, a.causal, scores.load(x.score_at(i, c)), own.b, h,
                                    query, my_row[i]);
             const Value p = kernel::exp(s - shift);
             weights.store(x.weight_at(i, c), p);
-            changes.store(x.weight_at(i, c), p * (turns.load(x.score_at(i, c)) - mean) * scale);
+            changes.store(x.weight_at(i, c), p * (turns.load(x.score_at(i, c)) - mean) * in.scale);
           }
         }
         kernel::barrier();
@@ -413,12 +397,11 @@ bool fragment_key_gradient(Lower& l, const Attention::Attrs& a) {
         x.accumulate(key_sums, changes, queries);
       });
     });
-    x.store(out_key, k_at, call.ks.row, own.first, key_sums);
-    x.store(out_value, k_at, call.ks.row, own.first, value_sums);
+    x.store(in.out_key, k_at, call.ks.row, own.first, key_sums);
+    x.store(in.out_value, k_at, call.ks.row, own.first, value_sums);
   });
-  std::vector<ArgRef> args = {l.input(0), l.input(1),  l.input(2),  l.input(3), l.input(4),
-                              l.input(5), l.output(1), l.output(2), l.scalar(0)};
-  call.launch(l, std::move(k), n.batch * n.kv_heads * (n.keys / plan->rows), std::move(args), 8);
+  call.launch(l, std::move(k), n.batch * n.kv_heads * (n.keys / plan->rows),
+              KeyGradientParams::args(l), 8);
   return true;
 }
 

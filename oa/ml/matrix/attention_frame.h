@@ -82,6 +82,8 @@ struct AttentionCall {
             (a.causal ? 0.5 : 1);
   }
 
+  kernel::Buffer operand() const { return kernel::param_buffer(f.elem); }
+
   // `flops`: for each pair of a query and a key that see each other, and element of a row.
   void launch(graph::Lower& l, kernel::Kernel k, i64 groups, std::vector<graph::ArgRef> args,
               f64 flops) const {
@@ -94,6 +96,66 @@ struct AttentionCall {
   AttentionFrame f{};
   u32 mask_input;
   f64 pairs = 0;
+};
+
+// The parameters of the kernels, in order, and the arguments that a launch gives for them; the
+// mask, if any, comes last.
+struct ForwardParams {
+  ForwardParams(const graph::Lower& l, const AttentionCall& c)
+      : q(c.operand()),
+        key(c.operand()),
+        value(c.operand()),
+        out(c.operand()),
+        lse(kernel::param_buffer(graph::element_scalar(l.out(1).dtype))),
+        scale(kernel::cast(kernel::param_f32(), c.f.value)),
+        mask(l, c.mask_input) {}
+  static std::vector<graph::ArgRef> args(graph::Lower& l) {
+    return {l.input(0), l.input(1), l.input(2), l.output(0), l.output(1), l.scalar(0)};
+  }
+  kernel::Buffer q, key, value, out, lse;
+  Value scale;
+  AttentionMask mask;
+};
+
+struct QueryGradientParams {
+  QueryGradientParams(const graph::Lower& l, const AttentionCall& c)
+      : q(c.operand()),
+        key(c.operand()),
+        value(c.operand()),
+        grad(c.operand()),
+        lse(kernel::param_buffer(graph::element_scalar(l.in(4).dtype))),
+        delta(kernel::param_buffer(graph::element_scalar(l.in(5).dtype))),
+        out(c.operand()),
+        scale(kernel::cast(kernel::param_f32(), c.f.value)),
+        mask(l, c.mask_input) {}
+  static std::vector<graph::ArgRef> args(graph::Lower& l) {
+    return {l.input(0), l.input(1), l.input(2),  l.input(3),
+            l.input(4), l.input(5), l.output(0), l.scalar(0)};
+  }
+  kernel::Buffer q, key, value, grad, lse, delta, out;
+  Value scale;
+  AttentionMask mask;
+};
+
+struct KeyGradientParams {
+  KeyGradientParams(const graph::Lower& l, const AttentionCall& c)
+      : q(c.operand()),
+        key(c.operand()),
+        value(c.operand()),
+        grad(c.operand()),
+        lse(kernel::param_buffer(graph::element_scalar(l.in(4).dtype))),
+        delta(kernel::param_buffer(graph::element_scalar(l.in(5).dtype))),
+        out_key(c.operand()),
+        out_value(c.operand()),
+        scale(kernel::cast(kernel::param_f32(), c.f.value)),
+        mask(l, c.mask_input) {}
+  static std::vector<graph::ArgRef> args(graph::Lower& l) {
+    return {l.input(0), l.input(1),  l.input(2),  l.input(3), l.input(4),
+            l.input(5), l.output(1), l.output(2), l.scalar(0)};
+  }
+  kernel::Buffer q, key, value, grad, lse, delta, out_key, out_value;
+  Value scale;
+  AttentionMask mask;
 };
 
 // The score of query i and key j as the softmax takes it.

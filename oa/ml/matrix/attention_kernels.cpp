@@ -168,14 +168,9 @@ void forward_kernel(Lower& l, const Attention::Attrs& a) {
   const AttentionSizes& n = setup.n;
   const Frame& f = setup.frame;
   const AttentionRows &qs = setup.qs, &ks = setup.ks;
-  const kernel::Scalar lse_type = graph::element_scalar(l.out(1).dtype);
 
   kernel::Kernel k = kernel::trace("attention", l.target(), setup.width(), [&] {
-    const Buffer q = kernel::param_buffer(f.elem), key = kernel::param_buffer(f.elem),
-                 value = kernel::param_buffer(f.elem), out = kernel::param_buffer(f.elem),
-                 lse = kernel::param_buffer(lse_type);
-    const Value scale = kernel::cast(kernel::param_f32(), f.value);
-    const AttentionMask mask(l, setup.mask_input);
+    const ForwardParams in(l, setup);
 
     const OwnRow own(f, n.heads, n.queries);
     const Value &b = own.b, &h = own.h, &first = own.first, &safe_row = own.safe;
@@ -184,8 +179,8 @@ void forward_kernel(Lower& l, const Attention::Attrs& a) {
     const Value kv_at = b * f.at(ks.batch) + kv_head * f.at(ks.head);
 
     const Shared mine(f.value, setup.cells()), sums(f.value, setup.cells());
-    f.read_row(q, q_at, [&](const Value& d, const Value& x) {
-      mine.store(f.column(d), x * scale);
+    f.read_row(in.q, q_at, [&](const Value& d, const Value& x) {
+      mine.store(f.column(d), x * in.scale);
       sums.store(f.column(d), f.number(0));
     });
     const VarValue peak(f.minus_infinity()), total(f.number(0));
@@ -197,15 +192,15 @@ void forward_kernel(Lower& l, const Attention::Attrs& a) {
       f.for_dim([&](const Value& d) {
         const Value x = mine.load(f.column(d)), from = base + f.wide(d);
         for (i64 r = 0; r < rows; ++r) {
-          const Value e = kernel::cast(key.load(from + f.wide(r * ks.row)), f.value);
+          const Value e = kernel::cast(in.key.load(from + f.wide(r * ks.row)), f.value);
           score[static_cast<size_t>(r)].set(kernel::fma(x, e, score[static_cast<size_t>(r)].get()));
         }
       });
       std::vector<Value> p;
       Value top = peak.get();
       for (i64 r = 0; r < rows; ++r) {
-        p.push_back(masked(f, mask, a.causal, score[static_cast<size_t>(r)].get(), b, h, safe_row,
-                           j0 + f.at(r)));
+        p.push_back(masked(f, in.mask, a.causal, score[static_cast<size_t>(r)].get(), b, h,
+                           safe_row, j0 + f.at(r)));
         top = kernel::max(top, p.back());
       }
       // A row without a key so far stays at nothing.
@@ -222,7 +217,7 @@ void forward_kernel(Lower& l, const Attention::Attrs& a) {
         const Value from = base + f.wide(d);
         Value y = sums.load(f.column(d)) * fade;
         for (i64 r = 0; r < rows; ++r) {
-          const Value e = kernel::cast(value.load(from + f.wide(r * ks.row)), f.value);
+          const Value e = kernel::cast(in.value.load(from + f.wide(r * ks.row)), f.value);
           y = kernel::fma(p[static_cast<size_t>(r)], e, y);
         }
         sums.store(f.column(d), y);
@@ -232,15 +227,13 @@ void forward_kernel(Lower& l, const Attention::Attrs& a) {
     const Bool none(sum == f.number(0));
     const Value inverse = kernel::select(none, f.number(0), f.number(1) / sum);
     own.if_inside([&] {
-      f.write_row(out, q_at, [&](const Value& d) { return sums.load(f.column(d)) * inverse; });
-      lse.store(own.bh * f.at(n.queries) + own.row,
-                kernel::select(none, f.minus_infinity(), peak.get() + kernel::log(sum)));
+      f.write_row(in.out, q_at, [&](const Value& d) { return sums.load(f.column(d)) * inverse; });
+      in.lse.store(own.bh * f.at(n.queries) + own.row,
+                   kernel::select(none, f.minus_infinity(), peak.get() + kernel::log(sum)));
     });
   });
-  std::vector<ArgRef> args = {l.input(0),  l.input(1),  l.input(2),
-                              l.output(0), l.output(1), l.scalar(0)};
-  setup.launch(l, std::move(k), n.batch * n.heads * ceil_div(n.queries, f.width), std::move(args),
-               4);
+  setup.launch(l, std::move(k), n.batch * n.heads * ceil_div(n.queries, f.width),
+               ForwardParams::args(l), 4);
 }
 
 // The gradient of q: a lane owns a query row.
@@ -249,34 +242,28 @@ void query_gradient(Lower& l, const Attention::Attrs& a) {
   const AttentionSizes& n = setup.n;
   const Frame& f = setup.frame;
   const AttentionRows &qs = setup.qs, &ks = setup.ks;
-  const kernel::Scalar lse_type = graph::element_scalar(l.in(4).dtype);
 
   kernel::Kernel k = kernel::trace("attention_dq", l.target(), setup.width(), [&] {
-    const Buffer q = kernel::param_buffer(f.elem), key = kernel::param_buffer(f.elem),
-                 value = kernel::param_buffer(f.elem), grad = kernel::param_buffer(f.elem),
-                 lse = kernel::param_buffer(lse_type),
-                 delta = kernel::param_buffer(graph::element_scalar(l.in(5).dtype)),
-                 out = kernel::param_buffer(f.elem);
-    const Value scale = kernel::cast(kernel::param_f32(), f.value);
-    const AttentionMask mask(l, setup.mask_input);
+    const QueryGradientParams in(l, setup);
 
     const OwnRow own(f, n.heads, n.queries);
     const Value &b = own.b, &h = own.h, &first = own.first, &safe_row = own.safe;
     const Value q_at = b * f.at(qs.batch) + h * f.at(qs.head) + safe_row * f.at(qs.row);
     const Value kv_at = b * f.at(ks.batch) + h / f.at(n.heads / n.kv_heads) * f.at(ks.head);
     const Value row_at = own.bh * f.at(n.queries) + safe_row;
-    const Value sum = kernel::cast(lse.load(row_at), f.value);
-    const Value mean = kernel::cast(delta.load(row_at), f.value);
+    const Value sum = kernel::cast(in.lse.load(row_at), f.value);
+    const Value mean = kernel::cast(in.delta.load(row_at), f.value);
     // A row without keys has no probabilities.
     const Value shift = kernel::select(sum == f.minus_infinity(), -f.minus_infinity(), sum);
 
     const u32 cells = setup.cells();
     const Shared mine(f.value, cells), my_grad(f.value, cells), sums(f.value, cells);
-    f.read_row(q, q_at, [&](const Value& d, const Value& x) {
-      mine.store(f.column(d), x * scale);
+    f.read_row(in.q, q_at, [&](const Value& d, const Value& x) {
+      mine.store(f.column(d), x * in.scale);
       sums.store(f.column(d), f.number(0));
     });
-    f.read_row(grad, q_at, [&](const Value& d, const Value& x) { my_grad.store(f.column(d), x); });
+    f.read_row(in.grad, q_at,
+               [&](const Value& d, const Value& x) { my_grad.store(f.column(d), x); });
     const Value end = a.causal ? kernel::min(first + f.at(f.width), f.at(n.keys)) : f.at(n.keys);
     f.for_blocks(f.at(0), end, [&](const Value& j0, i64 rows) {
       const Value base = f.wide(kv_at + j0 * f.at(ks.row));
@@ -291,33 +278,32 @@ void query_gradient(Lower& l, const Attention::Attrs& a) {
         for (i64 r = 0; r < rows; ++r) {
           const auto s = static_cast<size_t>(r);
           const Value there = from + f.wide(r * ks.row);
-          score[s].set(kernel::fma(x, kernel::cast(key.load(there), f.value), score[s].get()));
-          change[s].set(kernel::fma(y, kernel::cast(value.load(there), f.value), change[s].get()));
+          score[s].set(kernel::fma(x, kernel::cast(in.key.load(there), f.value), score[s].get()));
+          change[s].set(
+              kernel::fma(y, kernel::cast(in.value.load(there), f.value), change[s].get()));
         }
       });
       std::vector<Value> ds;
       for (i64 r = 0; r < rows; ++r) {
         const auto s = static_cast<size_t>(r);
-        const Value x = masked(f, mask, a.causal, score[s].get(), b, h, safe_row, j0 + f.at(r));
-        ds.push_back(kernel::exp(x - shift) * (change[s].get() - mean) * scale);
+        const Value x = masked(f, in.mask, a.causal, score[s].get(), b, h, safe_row, j0 + f.at(r));
+        ds.push_back(kernel::exp(x - shift) * (change[s].get() - mean) * in.scale);
       }
       f.for_dim([&](const Value& d) {
         const Value from = base + f.wide(d);
         Value y = sums.load(f.column(d));
         for (i64 r = 0; r < rows; ++r) {
-          const Value e = kernel::cast(key.load(from + f.wide(r * ks.row)), f.value);
+          const Value e = kernel::cast(in.key.load(from + f.wide(r * ks.row)), f.value);
           y = kernel::fma(ds[static_cast<size_t>(r)], e, y);
         }
         sums.store(f.column(d), y);
       });
     });
     own.if_inside(
-        [&] { f.write_row(out, q_at, [&](const Value& d) { return sums.load(f.column(d)); }); });
+        [&] { f.write_row(in.out, q_at, [&](const Value& d) { return sums.load(f.column(d)); }); });
   });
-  std::vector<ArgRef> args = {l.input(0), l.input(1), l.input(2),  l.input(3),
-                              l.input(4), l.input(5), l.output(0), l.scalar(0)};
-  setup.launch(l, std::move(k), n.batch * n.heads * ceil_div(n.queries, f.width), std::move(args),
-               6);
+  setup.launch(l, std::move(k), n.batch * n.heads * ceil_div(n.queries, f.width),
+               QueryGradientParams::args(l), 6);
 }
 
 // The gradients of k and v: a lane owns a key row and walks over the queries of its heads.
@@ -327,16 +313,9 @@ void key_gradient(Lower& l, const Attention::Attrs& a) {
   const Frame& f = setup.frame;
   const AttentionRows &qs = setup.qs, &ks = setup.ks;
   const i64 sharing = n.heads / n.kv_heads;
-  const kernel::Scalar lse_type = graph::element_scalar(l.in(4).dtype);
 
   kernel::Kernel k = kernel::trace("attention_dkv", l.target(), setup.width(), [&] {
-    const Buffer q = kernel::param_buffer(f.elem), key = kernel::param_buffer(f.elem),
-                 value = kernel::param_buffer(f.elem), grad = kernel::param_buffer(f.elem),
-                 lse = kernel::param_buffer(lse_type),
-                 delta = kernel::param_buffer(graph::element_scalar(l.in(5).dtype)),
-                 out_key = kernel::param_buffer(f.elem), out_value = kernel::param_buffer(f.elem);
-    const Value scale = kernel::cast(kernel::param_f32(), f.value);
-    const AttentionMask mask(l, setup.mask_input);
+    const KeyGradientParams in(l, setup);
 
     const OwnRow own(f, n.kv_heads, n.keys);
     const Value &b = own.b, &kv_head = own.h, &first = own.first, &safe_row = own.safe;
@@ -345,11 +324,11 @@ void key_gradient(Lower& l, const Attention::Attrs& a) {
     const u32 cells = setup.cells();
     const Shared my_key(f.value, cells), my_value(f.value, cells), key_sums(f.value, cells),
         value_sums(f.value, cells);
-    f.read_row(key, k_at, [&](const Value& d, const Value& x) {
+    f.read_row(in.key, k_at, [&](const Value& d, const Value& x) {
       my_key.store(f.column(d), x);
       key_sums.store(f.column(d), f.number(0));
     });
-    f.read_row(value, k_at, [&](const Value& d, const Value& x) {
+    f.read_row(in.value, k_at, [&](const Value& d, const Value& x) {
       my_value.store(f.column(d), x);
       value_sums.store(f.column(d), f.number(0));
     });
@@ -372,20 +351,22 @@ void key_gradient(Lower& l, const Attention::Attrs& a) {
           for (i64 r = 0; r < rows; ++r) {
             const auto s = static_cast<size_t>(r);
             const Value there = from + f.wide(r * qs.row);
-            score[s].set(kernel::fma(x, kernel::cast(q.load(there), f.value), score[s].get()));
-            change[s].set(kernel::fma(y, kernel::cast(grad.load(there), f.value), change[s].get()));
+            score[s].set(kernel::fma(x, kernel::cast(in.q.load(there), f.value), score[s].get()));
+            change[s].set(
+                kernel::fma(y, kernel::cast(in.grad.load(there), f.value), change[s].get()));
           }
         });
         std::vector<Value> p, ds;
         for (i64 r = 0; r < rows; ++r) {
           const auto s = static_cast<size_t>(r);
           const Value i = i0 + f.at(r);
-          const Value sum = kernel::cast(lse.load(rows_at + i), f.value);
-          const Value mean = kernel::cast(delta.load(rows_at + i), f.value);
+          const Value sum = kernel::cast(in.lse.load(rows_at + i), f.value);
+          const Value mean = kernel::cast(in.delta.load(rows_at + i), f.value);
           const Value shift = kernel::select(sum == f.minus_infinity(), -f.minus_infinity(), sum);
-          const Value x = masked(f, mask, a.causal, score[s].get() * scale, b, h, i, safe_row);
+          const Value x =
+              masked(f, in.mask, a.causal, score[s].get() * in.scale, b, h, i, safe_row);
           p.push_back(kernel::exp(x - shift));
-          ds.push_back(p.back() * (change[s].get() - mean) * scale);
+          ds.push_back(p.back() * (change[s].get() - mean) * in.scale);
         }
         f.for_dim([&](const Value& d) {
           const Value from = base + f.wide(d);
@@ -393,8 +374,8 @@ void key_gradient(Lower& l, const Attention::Attrs& a) {
           for (i64 r = 0; r < rows; ++r) {
             const auto s = static_cast<size_t>(r);
             const Value there = from + f.wide(r * qs.row);
-            dk = kernel::fma(ds[s], kernel::cast(q.load(there), f.value), dk);
-            dv = kernel::fma(p[s], kernel::cast(grad.load(there), f.value), dv);
+            dk = kernel::fma(ds[s], kernel::cast(in.q.load(there), f.value), dk);
+            dv = kernel::fma(p[s], kernel::cast(in.grad.load(there), f.value), dv);
           }
           key_sums.store(f.column(d), dk);
           value_sums.store(f.column(d), dv);
@@ -402,14 +383,12 @@ void key_gradient(Lower& l, const Attention::Attrs& a) {
       });
     });
     own.if_inside([&] {
-      f.write_row(out_key, k_at, [&](const Value& d) { return key_sums.load(f.column(d)); });
-      f.write_row(out_value, k_at, [&](const Value& d) { return value_sums.load(f.column(d)); });
+      f.write_row(in.out_key, k_at, [&](const Value& d) { return key_sums.load(f.column(d)); });
+      f.write_row(in.out_value, k_at, [&](const Value& d) { return value_sums.load(f.column(d)); });
     });
   });
-  std::vector<ArgRef> args = {l.input(0), l.input(1),  l.input(2),  l.input(3), l.input(4),
-                              l.input(5), l.output(1), l.output(2), l.scalar(0)};
-  setup.launch(l, std::move(k), n.batch * n.kv_heads * ceil_div(n.keys, f.width), std::move(args),
-               8);
+  setup.launch(l, std::move(k), n.batch * n.kv_heads * ceil_div(n.keys, f.width),
+               KeyGradientParams::args(l), 8);
 }
 
 DType statistics_type(DType t) { return t == DType::F64 ? DType::F64 : DType::F32; }

@@ -246,14 +246,9 @@ bool tiled_attention(Lower& l, const Attention::Attrs& a) {
   const AttentionFrame& f = call.f;
   const auto shape = choose_tile(l, call, n.queries, n.keys, 1, 2, 1);
   if (!shape) return false;
-  const kernel::Scalar lse_type = graph::element_scalar(l.out(1).dtype);
 
   kernel::Kernel k = kernel::trace("attention_tiles", l.target(), shape->lanes(), [&] {
-    const Buffer q = kernel::param_buffer(f.elem), key = kernel::param_buffer(f.elem),
-                 value = kernel::param_buffer(f.elem), out = kernel::param_buffer(f.elem),
-                 lse = kernel::param_buffer(lse_type);
-    const Value scale = kernel::cast(kernel::param_f32(), f.value);
-    const AttentionMask mask(l, call.mask_input);
+    const ForwardParams in(l, call);
     const OwnTile own(f, *shape, n.heads, n.queries);
     const Value q_at = own.b * f.at(call.qs.batch) + own.h * f.at(call.qs.head);
     const Value kv_at =
@@ -262,7 +257,7 @@ bool tiled_attention(Lower& l, const Attention::Attrs& a) {
     const Tile tile(f, *shape);
     const Shared mine = tile.rows_of(shape->rows), keys = tile.rows_of(shape->columns()),
                  values = tile.rows_of(shape->columns()), weights = tile.scores();
-    tile.load(mine, shape->rows, q, q_at, call.qs.row, own.first, n.queries, &scale);
+    tile.load(mine, shape->rows, in.q, q_at, call.qs.row, own.first, n.queries, &in.scale);
     std::vector<VarValue> sums = tile.zeros(), peak, total;
     std::vector<Value> query, safe_query;
     for (u32 i = 0; i < kRows; ++i) {
@@ -274,8 +269,8 @@ bool tiled_attention(Lower& l, const Attention::Attrs& a) {
     kernel::For(f.at(0), key_blocks(f, *shape, a.causal, own.first), f.at(1), [&](const Value& j) {
       const Value first = j * f.at(shape->columns());
       kernel::barrier();
-      tile.load(keys, shape->columns(), key, kv_at, call.ks.row, first, n.keys);
-      tile.load(values, shape->columns(), value, kv_at, call.ks.row, first, n.keys);
+      tile.load(keys, shape->columns(), in.key, kv_at, call.ks.row, first, n.keys);
+      tile.load(values, shape->columns(), in.value, kv_at, call.ks.row, first, n.keys);
       kernel::barrier();
       const Scores scores = tile.products(mine, keys);
       std::vector<Value> p;
@@ -285,7 +280,7 @@ bool tiled_attention(Lower& l, const Attention::Attrs& a) {
         for (u32 c = 0; c < shape->each; ++c) {
           const Value at = first + kernel::cast(tile.column(c), f.type);
           const Value safe = kernel::min(at, f.at(n.keys - 1));
-          Value s = masked(f, mask, a.causal, scores[i * shape->each + c].get(), own.b, own.h,
+          Value s = masked(f, in.mask, a.causal, scores[i * shape->each + c].get(), own.b, own.h,
                            safe_query[i], safe);
           if (n.keys % shape->columns() != 0) {
             s = kernel::select(at < f.at(n.keys), s, f.minus_infinity());
@@ -318,16 +313,14 @@ bool tiled_attention(Lower& l, const Attention::Attrs& a) {
       tile.scale_row(sums, i, kernel::select(none, f.number(0), f.number(1) / sum));
       const Bool writes = Bool(query[i] < f.at(n.queries)) & (tile.column(0) == U32(0));
       kernel::If(writes, [&] {
-        lse.store(own.bh * f.at(n.queries) + query[i],
-                  kernel::select(none, f.minus_infinity(), peak[i].get() + kernel::log(sum)));
+        in.lse.store(own.bh * f.at(n.queries) + query[i],
+                     kernel::select(none, f.minus_infinity(), peak[i].get() + kernel::log(sum)));
       });
     }
-    tile.store(out, q_at, call.qs.row, own.first, n.queries, sums);
+    tile.store(in.out, q_at, call.qs.row, own.first, n.queries, sums);
   });
-  std::vector<ArgRef> args = {l.input(0),  l.input(1),  l.input(2),
-                              l.output(0), l.output(1), l.scalar(0)};
   call.launch(l, std::move(k), OwnTile::groups(*shape, n.batch * n.heads, n.queries),
-              std::move(args), 4);
+              ForwardParams::args(l), 4);
   return true;
 }
 
@@ -339,13 +332,7 @@ bool tiled_query_gradient(Lower& l, const Attention::Attrs& a) {
   if (!shape) return false;
 
   kernel::Kernel k = kernel::trace("attention_dq_tiles", l.target(), shape->lanes(), [&] {
-    const Buffer q = kernel::param_buffer(f.elem), key = kernel::param_buffer(f.elem),
-                 value = kernel::param_buffer(f.elem), grad = kernel::param_buffer(f.elem),
-                 lse = kernel::param_buffer(graph::element_scalar(l.in(4).dtype)),
-                 delta = kernel::param_buffer(graph::element_scalar(l.in(5).dtype)),
-                 out = kernel::param_buffer(f.elem);
-    const Value scale = kernel::cast(kernel::param_f32(), f.value);
-    const AttentionMask mask(l, call.mask_input);
+    const QueryGradientParams in(l, call);
     const OwnTile own(f, *shape, n.heads, n.queries);
     const Value q_at = own.b * f.at(call.qs.batch) + own.h * f.at(call.qs.head);
     const Value kv_at =
@@ -355,24 +342,24 @@ bool tiled_query_gradient(Lower& l, const Attention::Attrs& a) {
     const Shared mine = tile.rows_of(shape->rows), my_grad = tile.rows_of(shape->rows),
                  keys = tile.rows_of(shape->columns()), values = tile.rows_of(shape->columns()),
                  changes = tile.scores();
-    tile.load(mine, shape->rows, q, q_at, call.qs.row, own.first, n.queries, &scale);
-    tile.load(my_grad, shape->rows, grad, q_at, call.qs.row, own.first, n.queries);
+    tile.load(mine, shape->rows, in.q, q_at, call.qs.row, own.first, n.queries, &in.scale);
+    tile.load(my_grad, shape->rows, in.grad, q_at, call.qs.row, own.first, n.queries);
     std::vector<VarValue> sums = tile.zeros();
     std::vector<Value> query, shift, mean;
     for (u32 i = 0; i < kRows; ++i) {
       query.push_back(
           kernel::min(own.first + kernel::cast(tile.row(i), f.type), f.at(n.queries - 1)));
       const Value at = own.bh * f.at(n.queries) + query[i];
-      const Value sum = kernel::cast(lse.load(at), f.value);
+      const Value sum = kernel::cast(in.lse.load(at), f.value);
       // A row without keys has no probabilities.
       shift.push_back(kernel::select(sum == f.minus_infinity(), -f.minus_infinity(), sum));
-      mean.push_back(kernel::cast(delta.load(at), f.value));
+      mean.push_back(kernel::cast(in.delta.load(at), f.value));
     }
     kernel::For(f.at(0), key_blocks(f, *shape, a.causal, own.first), f.at(1), [&](const Value& j) {
       const Value first = j * f.at(shape->columns());
       kernel::barrier();
-      tile.load(keys, shape->columns(), key, kv_at, call.ks.row, first, n.keys);
-      tile.load(values, shape->columns(), value, kv_at, call.ks.row, first, n.keys);
+      tile.load(keys, shape->columns(), in.key, kv_at, call.ks.row, first, n.keys);
+      tile.load(values, shape->columns(), in.value, kv_at, call.ks.row, first, n.keys);
       kernel::barrier();
       const Scores scores = tile.products(mine, keys), turns = tile.products(my_grad, values);
       std::vector<Value> ds;
@@ -380,25 +367,23 @@ bool tiled_query_gradient(Lower& l, const Attention::Attrs& a) {
         for (u32 c = 0; c < shape->each; ++c) {
           const Value at = first + kernel::cast(tile.column(c), f.type);
           const Value safe = kernel::min(at, f.at(n.keys - 1));
-          Value s = masked(f, mask, a.causal, scores[i * shape->each + c].get(), own.b, own.h,
+          Value s = masked(f, in.mask, a.causal, scores[i * shape->each + c].get(), own.b, own.h,
                            query[i], safe);
           if (n.keys % shape->columns() != 0) {
             s = kernel::select(at < f.at(n.keys), s, f.minus_infinity());
           }
           ds.push_back(kernel::exp(s - shift[i]) * (turns[i * shape->each + c].get() - mean[i]) *
-                       scale);
+                       in.scale);
         }
       }
       tile.store_scores(changes, ds);
       kernel::barrier();
       tile.accumulate(sums, changes, keys);
     });
-    tile.store(out, q_at, call.qs.row, own.first, n.queries, sums);
+    tile.store(in.out, q_at, call.qs.row, own.first, n.queries, sums);
   });
-  std::vector<ArgRef> args = {l.input(0), l.input(1), l.input(2),  l.input(3),
-                              l.input(4), l.input(5), l.output(0), l.scalar(0)};
   call.launch(l, std::move(k), OwnTile::groups(*shape, n.batch * n.heads, n.queries),
-              std::move(args), 6);
+              QueryGradientParams::args(l), 6);
   return true;
 }
 
@@ -411,13 +396,7 @@ bool tiled_key_gradient(Lower& l, const Attention::Attrs& a) {
   if (!shape) return false;
 
   kernel::Kernel k = kernel::trace("attention_dkv_tiles", l.target(), shape->lanes(), [&] {
-    const Buffer q = kernel::param_buffer(f.elem), key = kernel::param_buffer(f.elem),
-                 value = kernel::param_buffer(f.elem), grad = kernel::param_buffer(f.elem),
-                 lse = kernel::param_buffer(graph::element_scalar(l.in(4).dtype)),
-                 delta = kernel::param_buffer(graph::element_scalar(l.in(5).dtype)),
-                 out_key = kernel::param_buffer(f.elem), out_value = kernel::param_buffer(f.elem);
-    const Value scale = kernel::cast(kernel::param_f32(), f.value);
-    const AttentionMask mask(l, call.mask_input);
+    const KeyGradientParams in(l, call);
     const OwnTile own(f, *shape, n.kv_heads, n.keys);
     const Value k_at = own.b * f.at(call.ks.batch) + own.h * f.at(call.ks.head);
 
@@ -425,8 +404,8 @@ bool tiled_key_gradient(Lower& l, const Attention::Attrs& a) {
     const Shared my_key = tile.rows_of(shape->rows), my_value = tile.rows_of(shape->rows),
                  queries = tile.rows_of(shape->columns()), grads = tile.rows_of(shape->columns()),
                  weights = tile.scores(), changes = tile.scores();
-    tile.load(my_key, shape->rows, key, k_at, call.ks.row, own.first, n.keys, &scale);
-    tile.load(my_value, shape->rows, value, k_at, call.ks.row, own.first, n.keys);
+    tile.load(my_key, shape->rows, in.key, k_at, call.ks.row, own.first, n.keys, &in.scale);
+    tile.load(my_value, shape->rows, in.value, k_at, call.ks.row, own.first, n.keys);
     std::vector<VarValue> key_sums = tile.zeros(), value_sums = tile.zeros();
     std::vector<Value> my_row;
     for (u32 i = 0; i < kRows; ++i) {
@@ -443,8 +422,8 @@ bool tiled_key_gradient(Lower& l, const Attention::Attrs& a) {
       kernel::For(begin, f.at(blocks), f.at(1), [&](const Value& block) {
         const Value first = block * f.at(shape->columns());
         kernel::barrier();
-        tile.load(queries, shape->columns(), q, q_at, call.qs.row, first, n.queries);
-        tile.load(grads, shape->columns(), grad, q_at, call.qs.row, first, n.queries);
+        tile.load(queries, shape->columns(), in.q, q_at, call.qs.row, first, n.queries);
+        tile.load(grads, shape->columns(), in.grad, q_at, call.qs.row, first, n.queries);
         kernel::barrier();
         const Scores scores = tile.products(my_key, queries),
                      turns = tile.products(my_value, grads);
@@ -452,16 +431,17 @@ bool tiled_key_gradient(Lower& l, const Attention::Attrs& a) {
         for (u32 c = 0; c < shape->each; ++c) {
           const Value at = first + kernel::cast(tile.column(c), f.type);
           const Value query = kernel::min(at, f.at(n.queries - 1));
-          const Value sum = kernel::cast(lse.load(rows_at + query), f.value);
-          const Value mean = kernel::cast(delta.load(rows_at + query), f.value);
+          const Value sum = kernel::cast(in.lse.load(rows_at + query), f.value);
+          const Value mean = kernel::cast(in.delta.load(rows_at + query), f.value);
           Value none = sum == f.minus_infinity();
           if (n.queries % shape->columns() != 0) none = none | (at >= f.at(n.queries));
           const Value shift = kernel::select(none, -f.minus_infinity(), sum);
           for (u32 i = 0; i < kRows; ++i) {
             const u32 s = i * shape->each + c;
-            const Value x = masked(f, mask, a.causal, scores[s].get(), own.b, h, query, my_row[i]);
+            const Value x =
+                masked(f, in.mask, a.causal, scores[s].get(), own.b, h, query, my_row[i]);
             p[s] = kernel::exp(x - shift);
-            ds[s] = p[s] * (turns[s].get() - mean) * scale;
+            ds[s] = p[s] * (turns[s].get() - mean) * in.scale;
           }
         }
         tile.store_scores(weights, p);
@@ -471,13 +451,11 @@ bool tiled_key_gradient(Lower& l, const Attention::Attrs& a) {
         tile.accumulate(key_sums, changes, queries);
       });
     });
-    tile.store(out_key, k_at, call.ks.row, own.first, n.keys, key_sums);
-    tile.store(out_value, k_at, call.ks.row, own.first, n.keys, value_sums);
+    tile.store(in.out_key, k_at, call.ks.row, own.first, n.keys, key_sums);
+    tile.store(in.out_value, k_at, call.ks.row, own.first, n.keys, value_sums);
   });
-  std::vector<ArgRef> args = {l.input(0), l.input(1),  l.input(2),  l.input(3), l.input(4),
-                              l.input(5), l.output(1), l.output(2), l.scalar(0)};
   call.launch(l, std::move(k), OwnTile::groups(*shape, n.batch * n.kv_heads, n.keys),
-              std::move(args), 8);
+              KeyGradientParams::args(l), 8);
   return true;
 }
 
