@@ -273,7 +273,7 @@ Value Emit::input_if(u32 i, const AffineMap& map, const Value& valid) {
 
 Value Emit::input_indexed(u32 i, std::span<const Value> coords, const Value& valid) {
   const Operand operand = resolve_reshapes(evaluator_.graph_, node_.inputs[i]);
-  OA_CHECK((node_.op->info.indexed_inputs >> i & 1) != 0 && i != tracked_input_);
+  OA_CHECK(node_.op->info.reads_indexed(i) && i != tracked_input_);
   const Dims strides = shape(i).strides();
   const kernel::Scalar type = evaluator_.index_type();
   Value index;

@@ -120,7 +120,7 @@ class Collector {
       passed_.clear();
       for (u32 n : group.nodes) {
         for (u32 i = 0; i < node(n).inputs.size(); ++i) {
-          const bool indexed = node(n).op->info.indexed_inputs >> i & 1;
+          const bool indexed = node(n).op->info.reads_indexed(i);
           visit(g, n, node(n).inputs[i], indexed, false, seen);
         }
       }
@@ -312,7 +312,7 @@ u64 most_read(const Compilation& c, const Launch& launch, Operand operand) {
       const Node& node = c.graph->nodes[n];
       for (u32 i = 0; i < node.inputs.size(); ++i) {
         if (c.resolve(node.inputs[i]) != operand) continue;
-        if (!(node.op->info.indexed_inputs >> i & 1)) return ~u64{0};
+        if (!node.op->info.reads_indexed(i)) return ~u64{0};
         bytes += bytes_of(node.outputs[0].spec);
       }
     }

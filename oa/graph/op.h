@@ -75,6 +75,10 @@ struct OpInfo {
   // Takes a value from the host that must differ from run to run (an implicit seed): not
   // capturable.
   bool host_state = false;
+
+  bool reads_indexed(size_t input) const {
+    return input < 32 && (indexed_inputs >> input & 1) != 0;
+  }
 };
 
 // A number that may change from run to run without compiling anything. Inside a definition of a

@@ -80,7 +80,7 @@ class Partition {
     for (u32 n = 0; n < graph_.nodes.size(); ++n) {
       const Node& x = node(n);
       for (u32 i = 0; i < x.inputs.size(); ++i) {
-        if (kind(n) == OpKind::Kernel || (x.op->info.indexed_inputs >> i & 1)) require(x.inputs[i]);
+        if (kind(n) == OpKind::Kernel || x.op->info.reads_indexed(i)) require(x.inputs[i]);
         if (kind(n) == OpKind::Contraction && !may_pack(x.inputs[i])) {
           require(below_movement(x.inputs[i]));
         }
@@ -316,7 +316,7 @@ class Partition {
   bool reads_indexed(u32 n, u32 g) const {
     const Node& x = node(n);
     for (u32 i = 0; i < x.inputs.size(); ++i) {
-      if (!(x.op->info.indexed_inputs >> i & 1) || x.inputs[i].is_leaf()) continue;
+      if (!x.op->info.reads_indexed(i) || x.inputs[i].is_leaf()) continue;
       if (reaches(x.inputs[i].node, g)) return true;
     }
     return false;
