@@ -1,7 +1,7 @@
 // Every subgroup owns 16 rows of the workgroup's tile. Products are fragments; what stands between
-// them (masks, exponentials, sums of rows) goes through workgroup memory, where a lane has 4 rows,
-// a row lane's distance apart, and columns 8 apart, as in attention_tiled.cpp. Operands are rounded
-// to 16 bits when they are brought there; sums stay in f32.
+// them (masks, exponentials, sums of rows) goes through workgroup memory, where 8 lanes share a row
+// and a lane has several, a row lane's distance apart, as in attention_tiled.cpp. Operands are
+// rounded to 16 bits when they are brought there; sums stay in f32.
 #include "oa/ml/matrix/attention_fragments.h"
 
 #include "oa/kernel/math.h"
