@@ -10,7 +10,6 @@
 namespace oa::ml::matrix {
 namespace {
 
-using graph::ArgRef;
 using graph::Lower;
 using kernel::Bool;
 using kernel::Buffer;
@@ -157,13 +156,6 @@ class Kernel {
     }
   }
 
-  static Value over_row(Value v, const std::function<Value(const Value&, const Value&)>& combine) {
-    for (u32 apart = 1; apart < kLanesOfRow; apart *= 2) {
-      v = combine(v, kernel::shuffle_xor(v, apart));
-    }
-    return v;
-  }
-
  private:
   kernel::Type type(FragUse use) const {
     return kernel::fragment_type(use, plan_.narrow, kSide, kSide);
@@ -180,26 +172,6 @@ class Kernel {
   U32 row_lane_, column_lane_;
 };
 
-// Which rows of which head a workgroup owns.
-struct OwnRows {
-  OwnRows(const AttentionFrame& f, const Plan& plan, i64 heads, i64 length) {
-    const i64 blocks = length / plan.rows;
-    const Value g = kernel::cast(kernel::group(), f.type);
-    bh = g / f.at(blocks);
-    first = g % f.at(blocks) * f.at(plan.rows);
-    b = bh / f.at(heads);
-    h = bh % f.at(heads);
-  }
-  Value bh, b, h, first;
-};
-
-// Blocks of keys that the tile's queries see.
-Value key_blocks(const AttentionFrame& f, const Plan& plan, bool causal, const Value& first) {
-  const Value all = f.at(f.n.keys);
-  const Value end = causal ? kernel::min(first + f.at(plan.rows), all) : all;
-  return (end + f.at(kColumns - 1)) / f.at(kColumns);
-}
-
 }  // namespace
 
 bool fragment_attention(Lower& l, const Attention::Attrs& a) {
@@ -211,10 +183,9 @@ bool fragment_attention(Lower& l, const Attention::Attrs& a) {
 
   kernel::Kernel k = kernel::trace("attention_fragments", l.target(), plan->lanes(), [&] {
     const ForwardParams in(l, call);
-    const OwnRows own(f, *plan, n.heads, n.queries);
-    const Value q_at = own.b * f.at(call.qs.batch) + own.h * f.at(call.qs.head);
-    const Value kv_at =
-        own.b * f.at(call.ks.batch) + own.h / f.at(n.heads / n.kv_heads) * f.at(call.ks.head);
+    const OwnBlock own(f, plan->rows, n.heads, n.queries);
+    const Value q_at = call.query_rows(own.b, own.h);
+    const Value kv_at = call.shared_key_rows(own.b, own.h);
 
     const Kernel x(f, *plan);
     const Shared mine = x.tile(plan->rows), keys = x.tile(kColumns), values = x.tile(kColumns),
@@ -228,43 +199,46 @@ bool fragment_attention(Lower& l, const Attention::Attrs& a) {
       total.emplace_back(f.number(0));
       query.push_back(own.first + kernel::cast(x.row(i), f.type));
     }
-    kernel::For(f.at(0), key_blocks(f, *plan, a.causal, own.first), f.at(1), [&](const Value& j) {
-      const Value first = j * f.at(kColumns);
-      kernel::barrier();
-      x.load(keys, kColumns, in.key, kv_at, call.ks.row, first);
-      x.load(values, kColumns, in.value, kv_at, call.ks.row, first);
-      kernel::barrier();
-      x.products(scores, mine, keys);
-      kernel::barrier();
-      for (u32 i = 0; i < plan->lane_rows(); ++i) {
-        Value top = peak[i].get();
-        std::vector<Value> s;
-        for (u32 c = 0; c < kEach; ++c) {
-          const Value at = first + kernel::cast(x.column(c), f.type);
-          s.push_back(masked(f, in.mask, a.causal, scores.load(x.score_at(i, c)), own.b, own.h,
-                             query[i], at));
-          top = kernel::max(top, s.back());
-        }
-        top =
-            Kernel::over_row(top, [](const Value& u, const Value& v) { return kernel::max(u, v); });
-        // A row without a key so far stays at nothing.
-        const Value shift = kernel::select(top == f.minus_infinity(), f.number(0), top);
-        const Value fade = kernel::exp(peak[i].get() - shift);
-        Value sum = f.number(0);
-        for (u32 c = 0; c < kEach; ++c) {
-          const Value p = kernel::exp(s[c] - shift);
-          sum = sum + p;
-          weights.store(x.weight_at(i, c), p);
-        }
-        sum = Kernel::over_row(sum, [](const Value& u, const Value& v) { return u + v; });
-        total[i].set(total[i].get() * fade + sum);
-        peak[i].set(top);
-        x.store_factor(factors, i, fade);
-      }
-      kernel::barrier();
-      x.scale(sums, factors);
-      x.accumulate(sums, weights, values);
-    });
+    kernel::For(f.at(0), key_blocks(f, plan->rows, kColumns, a.causal, own.first), f.at(1),
+                [&](const Value& j) {
+                  const Value first = j * f.at(kColumns);
+                  kernel::barrier();
+                  x.load(keys, kColumns, in.key, kv_at, call.ks.row, first);
+                  x.load(values, kColumns, in.value, kv_at, call.ks.row, first);
+                  kernel::barrier();
+                  x.products(scores, mine, keys);
+                  kernel::barrier();
+                  for (u32 i = 0; i < plan->lane_rows(); ++i) {
+                    Value top = peak[i].get();
+                    std::vector<Value> s;
+                    for (u32 c = 0; c < kEach; ++c) {
+                      const Value at = first + kernel::cast(x.column(c), f.type);
+                      s.push_back(masked(f, in.mask, a.causal, scores.load(x.score_at(i, c)), own.b,
+                                         own.h, query[i], at));
+                      top = kernel::max(top, s.back());
+                    }
+                    top = over_lanes(top, kLanesOfRow, [](const Value& u, const Value& v) {
+                      return kernel::max(u, v);
+                    });
+                    // A row without a key so far stays at nothing.
+                    const Value shift = kernel::select(top == f.minus_infinity(), f.number(0), top);
+                    const Value fade = kernel::exp(peak[i].get() - shift);
+                    Value sum = f.number(0);
+                    for (u32 c = 0; c < kEach; ++c) {
+                      const Value p = kernel::exp(s[c] - shift);
+                      sum = sum + p;
+                      weights.store(x.weight_at(i, c), p);
+                    }
+                    sum = over_lanes(sum, kLanesOfRow,
+                                     [](const Value& u, const Value& v) { return u + v; });
+                    total[i].set(total[i].get() * fade + sum);
+                    peak[i].set(top);
+                    x.store_factor(factors, i, fade);
+                  }
+                  kernel::barrier();
+                  x.scale(sums, factors);
+                  x.accumulate(sums, weights, values);
+                });
     kernel::barrier();
     for (u32 i = 0; i < plan->lane_rows(); ++i) {
       const Value sum = total[i].get();
@@ -279,8 +253,8 @@ bool fragment_attention(Lower& l, const Attention::Attrs& a) {
     x.scale(sums, factors);
     x.store(in.out, q_at, call.qs.row, own.first, sums);
   });
-  call.launch(l, std::move(k), n.batch * n.heads * (n.queries / plan->rows), ForwardParams::args(l),
-              4);
+  call.launch(l, std::move(k), n.batch * n.heads * OwnBlock::blocks(plan->rows, n.queries),
+              ForwardParams::args(l), 4);
   return true;
 }
 
@@ -293,10 +267,9 @@ bool fragment_query_gradient(Lower& l, const Attention::Attrs& a) {
 
   kernel::Kernel k = kernel::trace("attention_dq_fragments", l.target(), plan->lanes(), [&] {
     const QueryGradientParams in(l, call);
-    const OwnRows own(f, *plan, n.heads, n.queries);
-    const Value q_at = own.b * f.at(call.qs.batch) + own.h * f.at(call.qs.head);
-    const Value kv_at =
-        own.b * f.at(call.ks.batch) + own.h / f.at(n.heads / n.kv_heads) * f.at(call.ks.head);
+    const OwnBlock own(f, plan->rows, n.heads, n.queries);
+    const Value q_at = call.query_rows(own.b, own.h);
+    const Value kv_at = call.shared_key_rows(own.b, own.h);
 
     const Kernel x(f, *plan);
     const Shared mine = x.tile(plan->rows), my_grad = x.tile(plan->rows), keys = x.tile(kColumns),
@@ -311,33 +284,35 @@ bool fragment_query_gradient(Lower& l, const Attention::Attrs& a) {
       const Value at = own.bh * f.at(n.queries) + query[i];
       const Value sum = in.lse.load(at);
       // A row without keys has no probabilities.
-      shift.push_back(kernel::select(sum == f.minus_infinity(), -f.minus_infinity(), sum));
+      shift.push_back(shift_of(f, sum));
       mean.push_back(in.delta.load(at));
     }
-    kernel::For(f.at(0), key_blocks(f, *plan, a.causal, own.first), f.at(1), [&](const Value& j) {
-      const Value first = j * f.at(kColumns);
-      kernel::barrier();
-      x.load(keys, kColumns, in.key, kv_at, call.ks.row, first);
-      x.load(values, kColumns, in.value, kv_at, call.ks.row, first);
-      kernel::barrier();
-      x.products(scores, mine, keys);
-      x.products(turns, my_grad, values);
-      kernel::barrier();
-      for (u32 i = 0; i < plan->lane_rows(); ++i) {
-        for (u32 c = 0; c < kEach; ++c) {
-          const Value at = first + kernel::cast(x.column(c), f.type);
-          const Value s = masked(f, in.mask, a.causal, scores.load(x.score_at(i, c)), own.b, own.h,
-                                 query[i], at);
-          changes.store(x.weight_at(i, c), kernel::exp(s - shift[i]) *
-                                               (turns.load(x.score_at(i, c)) - mean[i]) * in.scale);
-        }
-      }
-      kernel::barrier();
-      x.accumulate(sums, changes, keys);
-    });
+    kernel::For(f.at(0), key_blocks(f, plan->rows, kColumns, a.causal, own.first), f.at(1),
+                [&](const Value& j) {
+                  const Value first = j * f.at(kColumns);
+                  kernel::barrier();
+                  x.load(keys, kColumns, in.key, kv_at, call.ks.row, first);
+                  x.load(values, kColumns, in.value, kv_at, call.ks.row, first);
+                  kernel::barrier();
+                  x.products(scores, mine, keys);
+                  x.products(turns, my_grad, values);
+                  kernel::barrier();
+                  for (u32 i = 0; i < plan->lane_rows(); ++i) {
+                    for (u32 c = 0; c < kEach; ++c) {
+                      const Value at = first + kernel::cast(x.column(c), f.type);
+                      const Value s = masked(f, in.mask, a.causal, scores.load(x.score_at(i, c)),
+                                             own.b, own.h, query[i], at);
+                      changes.store(x.weight_at(i, c),
+                                    kernel::exp(s - shift[i]) *
+                                        (turns.load(x.score_at(i, c)) - mean[i]) * in.scale);
+                    }
+                  }
+                  kernel::barrier();
+                  x.accumulate(sums, changes, keys);
+                });
     x.store(in.out, q_at, call.qs.row, own.first, sums);
   });
-  call.launch(l, std::move(k), n.batch * n.heads * (n.queries / plan->rows),
+  call.launch(l, std::move(k), n.batch * n.heads * OwnBlock::blocks(plan->rows, n.queries),
               QueryGradientParams::args(l), 6);
   return true;
 }
@@ -352,8 +327,8 @@ bool fragment_key_gradient(Lower& l, const Attention::Attrs& a) {
 
   kernel::Kernel k = kernel::trace("attention_dkv_fragments", l.target(), plan->lanes(), [&] {
     const KeyGradientParams in(l, call);
-    const OwnRows own(f, *plan, n.kv_heads, n.keys);
-    const Value k_at = own.b * f.at(call.ks.batch) + own.h * f.at(call.ks.head);
+    const OwnBlock own(f, plan->rows, n.kv_heads, n.keys);
+    const Value k_at = call.key_rows(own.b, own.h);
 
     const Kernel x(f, *plan);
     const Shared my_key = x.tile(plan->rows), my_value = x.tile(plan->rows),
@@ -369,8 +344,8 @@ bool fragment_key_gradient(Lower& l, const Attention::Attrs& a) {
     const Value begin = a.causal ? own.first / f.at(kColumns) : f.at(0);
     kernel::For(f.at(0), f.at(sharing), f.at(1), [&](const Value& share) {
       const Value h = own.h * f.at(sharing) + share;
-      const Value q_at = own.b * f.at(call.qs.batch) + h * f.at(call.qs.head);
-      const Value rows_at = (own.b * f.at(n.heads) + h) * f.at(n.queries);
+      const Value q_at = call.query_rows(own.b, h);
+      const Value rows_at = call.query_numbers(own.b, h);
       kernel::For(begin, f.at(n.queries / kColumns), f.at(1), [&](const Value& block) {
         const Value first = block * f.at(kColumns);
         kernel::barrier();
@@ -383,7 +358,7 @@ bool fragment_key_gradient(Lower& l, const Attention::Attrs& a) {
         for (u32 c = 0; c < kEach; ++c) {
           const Value query = first + kernel::cast(x.column(c), f.type);
           const Value sum = in.lse.load(rows_at + query), mean = in.delta.load(rows_at + query);
-          const Value shift = kernel::select(sum == f.minus_infinity(), -f.minus_infinity(), sum);
+          const Value shift = shift_of(f, sum);
           for (u32 i = 0; i < plan->lane_rows(); ++i) {
             const Value s = masked(f, in.mask, a.causal, scores.load(x.score_at(i, c)), own.b, h,
                                    query, my_row[i]);
@@ -400,7 +375,7 @@ bool fragment_key_gradient(Lower& l, const Attention::Attrs& a) {
     x.store(in.out_key, k_at, call.ks.row, own.first, key_sums);
     x.store(in.out_value, k_at, call.ks.row, own.first, value_sums);
   });
-  call.launch(l, std::move(k), n.batch * n.kv_heads * (n.keys / plan->rows),
+  call.launch(l, std::move(k), n.batch * n.kv_heads * OwnBlock::blocks(plan->rows, n.keys),
               KeyGradientParams::args(l), 8);
   return true;
 }

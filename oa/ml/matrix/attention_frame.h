@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <optional>
 
@@ -84,6 +85,21 @@ struct AttentionCall {
 
   kernel::Buffer operand() const { return kernel::param_buffer(f.elem); }
 
+  // Where the rows of a head begin: of queries, of the key head `kv`, of the key head that query
+  // head `h` shares, and of what there is one of for each query.
+  Value query_rows(const Value& b, const Value& h) const {
+    return b * f.at(qs.batch) + h * f.at(qs.head);
+  }
+  Value key_rows(const Value& b, const Value& kv) const {
+    return b * f.at(ks.batch) + kv * f.at(ks.head);
+  }
+  Value shared_key_rows(const Value& b, const Value& h) const {
+    return key_rows(b, h / f.at(n.heads / n.kv_heads));
+  }
+  Value query_numbers(const Value& b, const Value& h) const {
+    return (b * f.at(n.heads) + h) * f.at(n.queries);
+  }
+
   // `flops`: for each pair of a query and a key that see each other, and element of a row.
   void launch(graph::Lower& l, kernel::Kernel k, i64 groups, std::vector<graph::ArgRef> args,
               f64 flops) const {
@@ -97,6 +113,43 @@ struct AttentionCall {
   u32 mask_input;
   f64 pairs = 0;
 };
+
+// The rows of a head that a workgroup owns: workgroups go block by block over the rows of each
+// head.
+struct OwnBlock {
+  OwnBlock(const AttentionFrame& f, i64 rows, i64 heads, i64 length) {
+    const i64 count = blocks(rows, length);
+    const Value g = kernel::cast(kernel::group(), f.type);
+    bh = g / f.at(count);
+    first = g % f.at(count) * f.at(rows);
+    b = bh / f.at(heads);
+    h = bh % f.at(heads);
+  }
+  static i64 blocks(i64 rows, i64 length) { return oa::matrix::ceil_div(length, rows); }
+  Value bh, b, h;
+  Value first;  // row of the block
+};
+
+// How many blocks of `columns` keys the queries of a block of `rows` from `first` on see.
+inline Value key_blocks(const AttentionFrame& f, i64 rows, i64 columns, bool causal,
+                        const Value& first) {
+  const Value all = f.at(f.n.keys);
+  const Value end = causal ? kernel::min(first + f.at(rows), all) : all;
+  return (end + f.at(columns - 1)) / f.at(columns);
+}
+
+// What is taken from a row's scores for its probabilities: its logarithm of the sum of
+// exponentials, or infinity for a row without keys, which has none.
+inline Value shift_of(const AttentionFrame& f, const Value& lse) {
+  return kernel::select(lse == f.minus_infinity(), -f.minus_infinity(), lse);
+}
+
+// Combines what `lanes` neighbouring lanes (a power of two within a subgroup) have.
+inline Value over_lanes(Value v, u32 lanes,
+                        const std::function<Value(const Value&, const Value&)>& combine) {
+  for (u32 apart = 1; apart < lanes; apart *= 2) v = combine(v, kernel::shuffle_xor(v, apart));
+  return v;
+}
 
 // The parameters of the kernels, in order, and the arguments that a launch gives for them; the
 // mask, if any, comes last.

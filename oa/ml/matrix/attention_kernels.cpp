@@ -134,15 +134,9 @@ struct Setup : AttentionCall {
   Frame frame;
 };
 
-// The row that a lane owns: workgroups go block by block over the rows of each head.
-struct OwnRow {
-  OwnRow(const Frame& f, i64 heads, i64 length) {
-    const i64 blocks = ceil_div(length, f.width);
-    const Value g = kernel::cast(kernel::group(), f.type);
-    bh = g / f.at(blocks);
-    first = g % f.at(blocks) * f.at(f.width);
-    b = bh / f.at(heads);
-    h = bh % f.at(heads);
+// The row that a lane owns.
+struct OwnRow : OwnBlock {
+  OwnRow(const Frame& f, i64 heads, i64 length) : OwnBlock(f, f.width, heads, length) {
     row = first + f.lane();
     safe = row;
     if (length % f.width == 0) return;
@@ -156,8 +150,6 @@ struct OwnRow {
       body();
     }
   }
-  Value bh, b, h;
-  Value first;  // row of the workgroup's first lane
   Value row;
   std::optional<Value> inside;  // if not all are
   Value safe;                   // the row, or 0 where there is none
@@ -174,9 +166,8 @@ void forward_kernel(Lower& l, const Attention::Attrs& a) {
 
     const OwnRow own(f, n.heads, n.queries);
     const Value &b = own.b, &h = own.h, &first = own.first, &safe_row = own.safe;
-    const Value q_at = b * f.at(qs.batch) + h * f.at(qs.head) + safe_row * f.at(qs.row);
-    const Value kv_head = h / f.at(n.heads / n.kv_heads);
-    const Value kv_at = b * f.at(ks.batch) + kv_head * f.at(ks.head);
+    const Value q_at = setup.query_rows(b, h) + safe_row * f.at(qs.row);
+    const Value kv_at = setup.shared_key_rows(b, h);
 
     const Shared mine(f.value, setup.cells()), sums(f.value, setup.cells());
     f.read_row(in.q, q_at, [&](const Value& d, const Value& x) {
@@ -248,13 +239,13 @@ void query_gradient(Lower& l, const Attention::Attrs& a) {
 
     const OwnRow own(f, n.heads, n.queries);
     const Value &b = own.b, &h = own.h, &first = own.first, &safe_row = own.safe;
-    const Value q_at = b * f.at(qs.batch) + h * f.at(qs.head) + safe_row * f.at(qs.row);
-    const Value kv_at = b * f.at(ks.batch) + h / f.at(n.heads / n.kv_heads) * f.at(ks.head);
+    const Value q_at = setup.query_rows(b, h) + safe_row * f.at(qs.row);
+    const Value kv_at = setup.shared_key_rows(b, h);
     const Value row_at = own.bh * f.at(n.queries) + safe_row;
     const Value sum = kernel::cast(in.lse.load(row_at), f.value);
     const Value mean = kernel::cast(in.delta.load(row_at), f.value);
     // A row without keys has no probabilities.
-    const Value shift = kernel::select(sum == f.minus_infinity(), -f.minus_infinity(), sum);
+    const Value shift = shift_of(f, sum);
 
     const u32 cells = setup.cells();
     const Shared mine(f.value, cells), my_grad(f.value, cells), sums(f.value, cells);
@@ -319,7 +310,7 @@ void key_gradient(Lower& l, const Attention::Attrs& a) {
 
     const OwnRow own(f, n.kv_heads, n.keys);
     const Value &b = own.b, &kv_head = own.h, &first = own.first, &safe_row = own.safe;
-    const Value k_at = b * f.at(ks.batch) + kv_head * f.at(ks.head) + safe_row * f.at(ks.row);
+    const Value k_at = setup.key_rows(b, kv_head) + safe_row * f.at(ks.row);
 
     const u32 cells = setup.cells();
     const Shared my_key(f.value, cells), my_value(f.value, cells), key_sums(f.value, cells),
@@ -334,8 +325,8 @@ void key_gradient(Lower& l, const Attention::Attrs& a) {
     });
     kernel::For(f.at(0), f.at(sharing), f.at(1), [&](const Value& share) {
       const Value h = kv_head * f.at(sharing) + share;
-      const Value q_at = b * f.at(qs.batch) + h * f.at(qs.head);
-      const Value rows_at = (b * f.at(n.heads) + h) * f.at(n.queries);
+      const Value q_at = setup.query_rows(b, h);
+      const Value rows_at = setup.query_numbers(b, h);
       // Causal: queries before the first key of the block see none of them.
       const Value begin = a.causal ? kernel::min(first, f.at(n.queries)) : f.at(0);
       f.for_blocks(begin, f.at(n.queries), [&](const Value& i0, i64 rows) {
@@ -362,7 +353,7 @@ void key_gradient(Lower& l, const Attention::Attrs& a) {
           const Value i = i0 + f.at(r);
           const Value sum = kernel::cast(in.lse.load(rows_at + i), f.value);
           const Value mean = kernel::cast(in.delta.load(rows_at + i), f.value);
-          const Value shift = kernel::select(sum == f.minus_infinity(), -f.minus_infinity(), sum);
+          const Value shift = shift_of(f, sum);
           const Value x =
               masked(f, in.mask, a.causal, score[s].get() * in.scale, b, h, i, safe_row);
           p.push_back(kernel::exp(x - shift));

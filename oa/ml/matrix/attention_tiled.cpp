@@ -14,7 +14,6 @@
 namespace oa::ml::matrix {
 namespace {
 
-using graph::ArgRef;
 using graph::Lower;
 using kernel::Bool;
 using kernel::Buffer;
@@ -184,14 +183,6 @@ class Tile {
     }
   }
 
-  // Combines what the 8 lanes of a row have.
-  static Value over_row(Value v, const std::function<Value(const Value&, const Value&)>& combine) {
-    for (u32 apart = 1; apart < kColumns; apart *= 2) {
-      v = combine(v, kernel::shuffle_xor(v, apart));
-    }
-    return v;
-  }
-
  private:
   u32 wide() const { return static_cast<u32>(f_.n.dim) / kColumns; }
   u32 score_pitch() const { return shape_.columns() + kPad; }
@@ -215,29 +206,6 @@ class Tile {
   U32 row_lane_, column_lane_;
 };
 
-// Which rows of which head a workgroup owns.
-struct OwnTile {
-  OwnTile(const AttentionFrame& f, const TileShape& shape, i64 heads, i64 length) {
-    const i64 blocks = ceil_div(length, shape.rows);
-    const Value g = kernel::cast(kernel::group(), f.type);
-    bh = g / f.at(blocks);
-    first = g % f.at(blocks) * f.at(shape.rows);
-    b = bh / f.at(heads);
-    h = bh % f.at(heads);
-  }
-  static i64 groups(const TileShape& shape, i64 heads, i64 length) {
-    return heads * ceil_div(length, shape.rows);
-  }
-  Value bh, b, h, first;
-};
-
-// The first block of the other side that sees nothing of this workgroup's queries.
-Value key_blocks(const AttentionFrame& f, const TileShape& shape, bool causal, const Value& first) {
-  const Value all = f.at(f.n.keys);
-  const Value end = causal ? kernel::min(first + f.at(shape.rows), all) : all;
-  return (end + f.at(shape.columns() - 1)) / f.at(shape.columns());
-}
-
 }  // namespace
 
 bool tiled_attention(Lower& l, const Attention::Attrs& a) {
@@ -249,10 +217,9 @@ bool tiled_attention(Lower& l, const Attention::Attrs& a) {
 
   kernel::Kernel k = kernel::trace("attention_tiles", l.target(), shape->lanes(), [&] {
     const ForwardParams in(l, call);
-    const OwnTile own(f, *shape, n.heads, n.queries);
-    const Value q_at = own.b * f.at(call.qs.batch) + own.h * f.at(call.qs.head);
-    const Value kv_at =
-        own.b * f.at(call.ks.batch) + own.h / f.at(n.heads / n.kv_heads) * f.at(call.ks.head);
+    const OwnBlock own(f, shape->rows, n.heads, n.queries);
+    const Value q_at = call.query_rows(own.b, own.h);
+    const Value kv_at = call.shared_key_rows(own.b, own.h);
 
     const Tile tile(f, *shape);
     const Shared mine = tile.rows_of(shape->rows), keys = tile.rows_of(shape->columns()),
@@ -266,47 +233,50 @@ bool tiled_attention(Lower& l, const Attention::Attrs& a) {
       query.push_back(own.first + kernel::cast(tile.row(i), f.type));
       safe_query.push_back(kernel::min(query[i], f.at(n.queries - 1)));
     }
-    kernel::For(f.at(0), key_blocks(f, *shape, a.causal, own.first), f.at(1), [&](const Value& j) {
-      const Value first = j * f.at(shape->columns());
-      kernel::barrier();
-      tile.load(keys, shape->columns(), in.key, kv_at, call.ks.row, first, n.keys);
-      tile.load(values, shape->columns(), in.value, kv_at, call.ks.row, first, n.keys);
-      kernel::barrier();
-      const Scores scores = tile.products(mine, keys);
-      std::vector<Value> p;
-      for (u32 i = 0; i < kRows; ++i) {
-        Value top = peak[i].get();
-        std::vector<Value> x;
-        for (u32 c = 0; c < shape->each; ++c) {
-          const Value at = first + kernel::cast(tile.column(c), f.type);
-          const Value safe = kernel::min(at, f.at(n.keys - 1));
-          Value s = masked(f, in.mask, a.causal, scores[i * shape->each + c].get(), own.b, own.h,
-                           safe_query[i], safe);
-          if (n.keys % shape->columns() != 0) {
-            s = kernel::select(at < f.at(n.keys), s, f.minus_infinity());
+    kernel::For(
+        f.at(0), key_blocks(f, shape->rows, shape->columns(), a.causal, own.first), f.at(1),
+        [&](const Value& j) {
+          const Value first = j * f.at(shape->columns());
+          kernel::barrier();
+          tile.load(keys, shape->columns(), in.key, kv_at, call.ks.row, first, n.keys);
+          tile.load(values, shape->columns(), in.value, kv_at, call.ks.row, first, n.keys);
+          kernel::barrier();
+          const Scores scores = tile.products(mine, keys);
+          std::vector<Value> p;
+          for (u32 i = 0; i < kRows; ++i) {
+            Value top = peak[i].get();
+            std::vector<Value> x;
+            for (u32 c = 0; c < shape->each; ++c) {
+              const Value at = first + kernel::cast(tile.column(c), f.type);
+              const Value safe = kernel::min(at, f.at(n.keys - 1));
+              Value s = masked(f, in.mask, a.causal, scores[i * shape->each + c].get(), own.b,
+                               own.h, safe_query[i], safe);
+              if (n.keys % shape->columns() != 0) {
+                s = kernel::select(at < f.at(n.keys), s, f.minus_infinity());
+              }
+              x.push_back(s);
+              top = kernel::max(top, s);
+            }
+            top = over_lanes(top, kColumns,
+                             [](const Value& u, const Value& v) { return kernel::max(u, v); });
+            // A row without a key so far stays at nothing.
+            const Value shift = kernel::select(top == f.minus_infinity(), f.number(0), top);
+            const Value fade = kernel::exp(peak[i].get() - shift);
+            Value sum = f.number(0);
+            for (Value& s : x) {
+              s = kernel::exp(s - shift);
+              sum = sum + s;
+              p.push_back(s);
+            }
+            sum = over_lanes(sum, kColumns, [](const Value& u, const Value& v) { return u + v; });
+            total[i].set(total[i].get() * fade + sum);
+            peak[i].set(top);
+            tile.scale_row(sums, i, fade);
           }
-          x.push_back(s);
-          top = kernel::max(top, s);
-        }
-        top = Tile::over_row(top, [](const Value& u, const Value& v) { return kernel::max(u, v); });
-        // A row without a key so far stays at nothing.
-        const Value shift = kernel::select(top == f.minus_infinity(), f.number(0), top);
-        const Value fade = kernel::exp(peak[i].get() - shift);
-        Value sum = f.number(0);
-        for (Value& s : x) {
-          s = kernel::exp(s - shift);
-          sum = sum + s;
-          p.push_back(s);
-        }
-        sum = Tile::over_row(sum, [](const Value& u, const Value& v) { return u + v; });
-        total[i].set(total[i].get() * fade + sum);
-        peak[i].set(top);
-        tile.scale_row(sums, i, fade);
-      }
-      tile.store_scores(weights, p);
-      kernel::barrier();
-      tile.accumulate(sums, weights, values);
-    });
+          tile.store_scores(weights, p);
+          kernel::barrier();
+          tile.accumulate(sums, weights, values);
+        });
     for (u32 i = 0; i < kRows; ++i) {
       const Value sum = total[i].get();
       const Bool none(sum == f.number(0));
@@ -319,7 +289,7 @@ bool tiled_attention(Lower& l, const Attention::Attrs& a) {
     }
     tile.store(in.out, q_at, call.qs.row, own.first, n.queries, sums);
   });
-  call.launch(l, std::move(k), OwnTile::groups(*shape, n.batch * n.heads, n.queries),
+  call.launch(l, std::move(k), n.batch * n.heads * OwnBlock::blocks(shape->rows, n.queries),
               ForwardParams::args(l), 4);
   return true;
 }
@@ -333,10 +303,9 @@ bool tiled_query_gradient(Lower& l, const Attention::Attrs& a) {
 
   kernel::Kernel k = kernel::trace("attention_dq_tiles", l.target(), shape->lanes(), [&] {
     const QueryGradientParams in(l, call);
-    const OwnTile own(f, *shape, n.heads, n.queries);
-    const Value q_at = own.b * f.at(call.qs.batch) + own.h * f.at(call.qs.head);
-    const Value kv_at =
-        own.b * f.at(call.ks.batch) + own.h / f.at(n.heads / n.kv_heads) * f.at(call.ks.head);
+    const OwnBlock own(f, shape->rows, n.heads, n.queries);
+    const Value q_at = call.query_rows(own.b, own.h);
+    const Value kv_at = call.shared_key_rows(own.b, own.h);
 
     const Tile tile(f, *shape);
     const Shared mine = tile.rows_of(shape->rows), my_grad = tile.rows_of(shape->rows),
@@ -352,37 +321,39 @@ bool tiled_query_gradient(Lower& l, const Attention::Attrs& a) {
       const Value at = own.bh * f.at(n.queries) + query[i];
       const Value sum = kernel::cast(in.lse.load(at), f.value);
       // A row without keys has no probabilities.
-      shift.push_back(kernel::select(sum == f.minus_infinity(), -f.minus_infinity(), sum));
+      shift.push_back(shift_of(f, sum));
       mean.push_back(kernel::cast(in.delta.load(at), f.value));
     }
-    kernel::For(f.at(0), key_blocks(f, *shape, a.causal, own.first), f.at(1), [&](const Value& j) {
-      const Value first = j * f.at(shape->columns());
-      kernel::barrier();
-      tile.load(keys, shape->columns(), in.key, kv_at, call.ks.row, first, n.keys);
-      tile.load(values, shape->columns(), in.value, kv_at, call.ks.row, first, n.keys);
-      kernel::barrier();
-      const Scores scores = tile.products(mine, keys), turns = tile.products(my_grad, values);
-      std::vector<Value> ds;
-      for (u32 i = 0; i < kRows; ++i) {
-        for (u32 c = 0; c < shape->each; ++c) {
-          const Value at = first + kernel::cast(tile.column(c), f.type);
-          const Value safe = kernel::min(at, f.at(n.keys - 1));
-          Value s = masked(f, in.mask, a.causal, scores[i * shape->each + c].get(), own.b, own.h,
-                           query[i], safe);
-          if (n.keys % shape->columns() != 0) {
-            s = kernel::select(at < f.at(n.keys), s, f.minus_infinity());
-          }
-          ds.push_back(kernel::exp(s - shift[i]) * (turns[i * shape->each + c].get() - mean[i]) *
-                       in.scale);
-        }
-      }
-      tile.store_scores(changes, ds);
-      kernel::barrier();
-      tile.accumulate(sums, changes, keys);
-    });
+    kernel::For(f.at(0), key_blocks(f, shape->rows, shape->columns(), a.causal, own.first), f.at(1),
+                [&](const Value& j) {
+                  const Value first = j * f.at(shape->columns());
+                  kernel::barrier();
+                  tile.load(keys, shape->columns(), in.key, kv_at, call.ks.row, first, n.keys);
+                  tile.load(values, shape->columns(), in.value, kv_at, call.ks.row, first, n.keys);
+                  kernel::barrier();
+                  const Scores scores = tile.products(mine, keys),
+                               turns = tile.products(my_grad, values);
+                  std::vector<Value> ds;
+                  for (u32 i = 0; i < kRows; ++i) {
+                    for (u32 c = 0; c < shape->each; ++c) {
+                      const Value at = first + kernel::cast(tile.column(c), f.type);
+                      const Value safe = kernel::min(at, f.at(n.keys - 1));
+                      Value s = masked(f, in.mask, a.causal, scores[i * shape->each + c].get(),
+                                       own.b, own.h, query[i], safe);
+                      if (n.keys % shape->columns() != 0) {
+                        s = kernel::select(at < f.at(n.keys), s, f.minus_infinity());
+                      }
+                      ds.push_back(kernel::exp(s - shift[i]) *
+                                   (turns[i * shape->each + c].get() - mean[i]) * in.scale);
+                    }
+                  }
+                  tile.store_scores(changes, ds);
+                  kernel::barrier();
+                  tile.accumulate(sums, changes, keys);
+                });
     tile.store(in.out, q_at, call.qs.row, own.first, n.queries, sums);
   });
-  call.launch(l, std::move(k), OwnTile::groups(*shape, n.batch * n.heads, n.queries),
+  call.launch(l, std::move(k), n.batch * n.heads * OwnBlock::blocks(shape->rows, n.queries),
               QueryGradientParams::args(l), 6);
   return true;
 }
@@ -397,8 +368,8 @@ bool tiled_key_gradient(Lower& l, const Attention::Attrs& a) {
 
   kernel::Kernel k = kernel::trace("attention_dkv_tiles", l.target(), shape->lanes(), [&] {
     const KeyGradientParams in(l, call);
-    const OwnTile own(f, *shape, n.kv_heads, n.keys);
-    const Value k_at = own.b * f.at(call.ks.batch) + own.h * f.at(call.ks.head);
+    const OwnBlock own(f, shape->rows, n.kv_heads, n.keys);
+    const Value k_at = call.key_rows(own.b, own.h);
 
     const Tile tile(f, *shape);
     const Shared my_key = tile.rows_of(shape->rows), my_value = tile.rows_of(shape->rows),
@@ -417,8 +388,8 @@ bool tiled_key_gradient(Lower& l, const Attention::Attrs& a) {
     const Value begin = a.causal ? own.first / f.at(shape->columns()) : f.at(0);
     kernel::For(f.at(0), f.at(sharing), f.at(1), [&](const Value& share) {
       const Value h = own.h * f.at(sharing) + share;
-      const Value q_at = own.b * f.at(call.qs.batch) + h * f.at(call.qs.head);
-      const Value rows_at = (own.b * f.at(n.heads) + h) * f.at(n.queries);
+      const Value q_at = call.query_rows(own.b, h);
+      const Value rows_at = call.query_numbers(own.b, h);
       kernel::For(begin, f.at(blocks), f.at(1), [&](const Value& block) {
         const Value first = block * f.at(shape->columns());
         kernel::barrier();
@@ -454,7 +425,7 @@ bool tiled_key_gradient(Lower& l, const Attention::Attrs& a) {
     tile.store(in.out_key, k_at, call.ks.row, own.first, n.keys, key_sums);
     tile.store(in.out_value, k_at, call.ks.row, own.first, n.keys, value_sums);
   });
-  call.launch(l, std::move(k), OwnTile::groups(*shape, n.batch * n.kv_heads, n.keys),
+  call.launch(l, std::move(k), n.batch * n.kv_heads * OwnBlock::blocks(shape->rows, n.keys),
               KeyGradientParams::args(l), 8);
   return true;
 }
