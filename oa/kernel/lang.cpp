@@ -311,7 +311,13 @@ std::vector<Value> subgroup_reduce(std::span<const Value> v, const CombineTuple&
 std::vector<Value> group_reduce(std::span<const Value> v, const CombineTuple& combine) {
   std::vector<Value> acc = subgroup_reduce(v, combine);
   const u32 subgroups = width() / subgroup_width();
-  if (subgroups == 1) return acc;
+  if (subgroups == 1) {
+    // All lanes have the total. On a CPU what follows is done once if one lane is said to give it.
+    if (target().is_cpu()) {
+      for (Value& a : acc) a = shuffle(a, U32(0));
+    }
+    return acc;
+  }
   // One cell per subgroup; then every lane combines all cells in the same order.
   std::vector<Shared> cells;
   cells.reserve(acc.size());

@@ -34,13 +34,14 @@ void pause() {
 #endif
 }
 
-// Waiting inside a run. What is waited for is mostly less than a microsecond away.
+// Waiting inside a run. What is waited for is mostly less than a microsecond away. Each look takes
+// the line from the thread that is to write it, so later looks are rarer.
 class Backoff {
  public:
-  explicit Backoff(bool crowded) : spins_(crowded ? 50 : 5000) {}
+  explicit Backoff(bool crowded) : spins_(crowded ? 20 : 800) {}
   void wait() {
     if (count_ < spins_) {
-      pause();
+      for (u32 i = 0; i <= std::min(count_ / 8, 7u); ++i) pause();
     } else if (count_ < spins_ + 500) {
       std::this_thread::yield();
     } else {
@@ -61,10 +62,12 @@ constexpr auto kIdleSpinCrowded = std::chrono::microseconds(20);
 
 constexpr f64 kWorthWaking = 20e3;  // ns of a run
 
-// Spins before a thread helps with a range that its own thread is about to begin, or to finish:
-// taking it over moves its data between the cores.
-constexpr u32 kPatience = 40;
-constexpr u32 kPatienceOnceBegun = 20;
+// Looks before a thread helps with a range that its own thread is about to begin, or to finish:
+// taking it over moves its data between the cores, now and again in the next step. Where cores have
+// no cache in common that costs several microseconds, as long as these looks take.
+constexpr u32 kPatience = 160;
+constexpr u32 kPatienceOnceBegun = 80;
+constexpr u32 kPatienceCrowded = 10;
 
 void pin(pthread_t thread, u32 core) {
   // Only a hint: a refusal (cores taken away meanwhile) leaves the thread where it was.
@@ -286,6 +289,9 @@ u32 ThreadPool::settle(u32 me, u32 k, const Schedule& schedule) {
   const bool may_leave = me != 0 && k + 1 == last_shared_;
   u32 waited = 0;
   Backoff backoff(crowded_);
+  const auto patience = [&](bool begun) {
+    return crowded_ ? kPatienceCrowded : begun ? kPatienceOnceBegun : kPatience;
+  };
   u32 r = me < interval.ranges ? me : 0;
   for (u32 settled = 0; settled < interval.ranges;) {
     const Schedule::Range range = schedule.range(interval, r);
@@ -298,7 +304,7 @@ u32 ThreadPool::settle(u32 me, u32 k, const Schedule& schedule) {
     if (range.chunks == 0 || complete || (!left && may_leave)) {
       ++settled;
       r = r + 1 < interval.ranges ? r + 1 : 0;
-    } else if (left && (waited >= (begun ? kPatienceOnceBegun : kPatience) || absent(r))) {
+    } else if (left && (waited >= patience(begun) || absent(r))) {
       drain(r, number, schedule, range, false, false);
     } else {
       ++waited;

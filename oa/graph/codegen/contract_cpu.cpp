@@ -162,6 +162,13 @@ CpuTiling make_tiling(const ContractNest& c) {
     const auto bytes = [&] { return round_up(t.task_bands * t.rows, t.width) * depth * element; };
     while (t.task_bands > 1 && bytes() > task_bytes(c, 0)) t.task_bands = (t.task_bands + 1) / 2;
   }
+  t.blocks = ceil_div(t.bands, t.task_bands);
+  if (t.a != Site::Task) {
+    // As many for each thread: rows then stay with the thread that has them in other kernels.
+    const i64 threads = c.in().target.threads;
+    if (t.blocks > threads) t.blocks = std::min(round_up(t.blocks, threads), t.bands);
+    t.task_bands = ceil_div(t.bands, t.blocks);
+  }
   t.a_stride = round_up(t.task_bands * t.rows, t.width);
   t.slices = slice_count(c, c.batches() * t.panels * t.bands, flops);
   return t;
@@ -175,7 +182,6 @@ class TiledContract {
     std::vector<ArgRef> packed;
     if (t_.b == Site::Launch) packed.push_back(ArgRef::temporary(pack_contract(c_, t_, 1, out)));
     if (t_.a == Site::Launch) packed.push_back(ArgRef::temporary(pack_contract(c_, t_, 0, out)));
-    const i64 blocks = ceil_div(t_.bands, t_.task_bands);
     const i64 panel_groups = t_.panels / t_.task_panels;
 
     Launch launch = c_.make_launch();
@@ -194,7 +200,7 @@ class TiledContract {
       for (ArgRef& arg : launch.args) arg.write = false;
       launch.args.push_back(ArgRef::temporary(partial, true));
     }
-    launch.groups = group_count(c_.in(), t_.slices * c_.batches() * panel_groups * blocks);
+    launch.groups = group_count(c_.in(), t_.slices * c_.batches() * panel_groups * t_.blocks);
     launch.kernel = kernel::trace("contract_tiles", c_.in().target, t_.width, [&] {
       c_.declare();
       b_ = a_ = partial_ = std::nullopt;
@@ -212,9 +218,9 @@ class TiledContract {
       // likely wrote and will read. Else they share a panel of B.
       const i64 b_bytes = c_.columns() * c_.depth() * kernel::size_bytes(c_.accumulator());
       const bool by_row = b_bytes <= 256 << 10;
-      Value block = by_row ? Value() : take(blocks);
+      Value block = by_row ? Value() : take(t_.blocks);
       const Value panel = take(panel_groups);
-      if (by_row) block = take(blocks);
+      if (by_row) block = take(t_.blocks);
       const Value batch = take(c_.batches());
       run_task(batch, panel, block, take(t_.slices));
     });
@@ -227,10 +233,14 @@ class TiledContract {
 
   void run_task(const Value& batch, const Value& panel_group, const Value& block,
                 const Value& slice) {
-    const Value first = block * c_.index(t_.task_bands);
-    const Value last = t_.bands % t_.task_bands == 0
-                           ? first + c_.index(t_.task_bands)
-                           : kernel::min(first + c_.index(t_.task_bands), c_.index(t_.bands));
+    const auto begin_of = [&](const Value& b) {
+      if (t_.bands % t_.blocks == 0) return b * c_.index(t_.task_bands);
+      // Rows of A that are packed begin at whole gangs.
+      if (t_.a == Site::Task) return kernel::min(b * c_.index(t_.task_bands), c_.index(t_.bands));
+      return b * c_.index(t_.bands) / c_.index(t_.blocks);
+    };
+    const Value first = begin_of(block);
+    const Value last = begin_of(block + c_.index(1));
     const i64 outer = c_.outer_depth(), per_slice = ceil_div(outer, t_.slices);
     slice_ = slice;
     k_begin_ = slice * c_.index(per_slice);

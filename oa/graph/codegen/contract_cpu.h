@@ -20,8 +20,9 @@ struct CpuTiling {
   u32 rows = 1, gangs = 1;    // of a register tile
   i64 panels = 0, bands = 0;  // tiles along n, and along the rows of a batch
   Site a = Site::Direct, b = Site::Direct;
-  // A workgroup takes so many bands of a batch, and one panel or all of them.
-  i64 task_panels = 1, task_bands = 1;
+  // The bands of a batch are dealt evenly to so many workgroups, at most task_bands to each, of one
+  // panel or of all.
+  i64 blocks = 1, task_panels = 1, task_bands = 1;
   i64 a_stride = 0, b_stride = 0;       // Task: elements from one step of k to the next
   i64 slices = 1;                       // of the sum over k
   const char *why_a = "", *why_b = "";  // why an operand is packed or not

@@ -160,11 +160,19 @@ class ReduceKernel {
 
   u32 row_width() const;
   void trace_shared_rows(Launch& launch);
-  void shared_row(const Value& r);
-  // One pass over a row of `full` gangs: kChains independent states hide the latency of a step.
-  std::vector<std::vector<Value>> long_row(
-      const std::vector<Reduction>& level, Point& row, i64 full,
-      const std::function<void(const std::function<void(Point&, const Value&)>&)>& in_tail);
+  struct Row {
+    Point point;
+    std::vector<Point> gangs;  // of a row that is unrolled
+  };
+  // How many short rows a workgroup of a CPU goes through at once.
+  u32 rows_together() const;
+  void each_row(const Value& begin, const Value& end);
+  void shared_rows(const std::vector<Value>& numbers);
+  void store_elements(Row& row, bool unrolled);
+  void in_tail(Point& row, const std::function<void(Point&, const Value&)>& body);
+  std::vector<std::vector<Value>> short_row(const std::vector<Reduction>& level, Row& row);
+  // One pass over a row: kChains independent states hide the latency of a step.
+  std::vector<std::vector<Value>> long_row(const std::vector<Reduction>& level, Point& row);
 
   // --- A lane owns a row: reduce_lanes.cpp ---
 

@@ -7,6 +7,7 @@ namespace oa::graph {
 namespace {
 
 constexpr i64 kRegisterGangs = 16;        // rows up to this many gangs are unrolled
+constexpr i64 kRowsTogether = 4;          // CPU: short rows that share registers
 constexpr i64 kWorkgroupElements = 8192;  // CPU: elements a workgroup goes through
 
 }  // namespace
@@ -35,94 +36,138 @@ void ReduceKernel::trace_shared_rows(Launch& launch) {
         any_rows ? kernel::cast(kernel::param_u64(), nest_.index_type) : index(rows_);
     const Value group = kernel::cast(kernel::group(), nest_.index_type);
     if (per_group == 1) {
-      shared_row(group);
+      shared_rows({group});
     } else {
       const Value begin = group * index(per_group);
       const Value end = rows_ % per_group == 0 && !any_rows
                             ? begin + index(per_group)
                             : kernel::min(begin + index(per_group), rows);
-      kernel::For(begin, end, index(1), [&](const Value& r) { shared_row(r); });
+      each_row(begin, end);
     }
   });
 }
 
-void ReduceKernel::shared_row(const Value& r) {
-  const i64 width = kernel::width();
-  const i64 full = count_ / width;
-  Point row = at_row(r);
-  const Value lane = lane_index();
-  // A short row is unrolled: its values stay known from pass to pass.
-  const bool unrolled = full <= kRegisterGangs;
-  std::vector<Point> gangs;
-  if (unrolled) {
-    for (i64 g = 0; g < full; ++g) gangs.push_back(along(row, lane + index(g * width)));
-  }
-  auto in_tail = [&](const std::function<void(Point&, const Value&)>& body) {
-    if (count_ % width == 0) return;
-    const Value q = lane + index(full * width);
-    kernel::If(kernel::Bool(q < index(count_)), [&] {
-      Point p = along(row, q);
-      body(p, q);
+u32 ReduceKernel::rows_together() const {
+  const i64 gangs = std::max<i64>(1, ceil_div(count_, kernel::width()));
+  return static_cast<u32>(std::clamp<i64>(kRegisterGangs / gangs, 1, kRowsTogether));
+}
+
+void ReduceKernel::each_row(const Value& begin, const Value& end) {
+  const u32 together = rows_together();
+  const auto rows = [&](const Value& first, const Value& last, u32 count) {
+    kernel::For(first, last, index(count), [&](const Value& r) {
+      std::vector<Value> numbers;
+      for (u32 i = 0; i < count; ++i) numbers.push_back(i == 0 ? r : r + index(i));
+      shared_rows(numbers);
     });
   };
+  if (together == 1) return rows(begin, end, 1);
+  const Value whole = begin + (end - begin) / index(together) * index(together);
+  rows(begin, whole, together);
+  rows(whole, end, 1);
+}
+
+void ReduceKernel::shared_rows(const std::vector<Value>& numbers) {
+  const i64 width = kernel::width();
+  const i64 full = count_ / width;
+  const Value lane = lane_index();
+  std::vector<Row> rows;
+  for (const Value& r : numbers) rows.push_back({at_row(r), {}});
+  // A short row is unrolled: its values stay known from pass to pass.
+  const bool unrolled = full <= kRegisterGangs;
+  if (unrolled) {
+    for (Row& row : rows) {
+      for (i64 g = 0; g < full; ++g) row.gangs.push_back(along(row.point, lane + index(g * width)));
+    }
+  }
   for (const auto& level : levels_) {
-    std::vector<std::vector<Value>> totals;
-    if (unrolled) {
-      std::vector<State> tail_states;
-      std::vector<std::vector<Value>> states;
-      for (const Reduction& red : level) {
-        std::vector<Value> s = red.reducer->init(red.in);
-        for (i64 g = 0; g < full; ++g) s = step(red, s, gangs[g], lane + index(g * width));
-        states.push_back(std::move(s));
+    std::vector<std::vector<std::vector<Value>>> totals;  // [row][reduction]
+    for (Row& row : rows) {
+      totals.push_back(unrolled ? short_row(level, row) : long_row(level, row.point));
+    }
+    // Lanes are merged for all rows at once: the steps of one hide behind those of the others.
+    for (auto& of_row : totals) {
+      for (size_t i = 0; i < level.size(); ++i) {
+        of_row[i] = kernel::group_reduce(of_row[i], level[i].reducer->merge);
       }
-      if (count_ % width != 0) {
-        for (size_t i = 0; i < level.size(); ++i) {
-          tail_states.emplace_back();
-          for (const Value& v : states[i]) tail_states.back().emplace_back(v);
-        }
-        in_tail([&](Point& p, const Value& q) {
-          for (size_t i = 0; i < level.size(); ++i) {
-            set(tail_states[i], step(level[i], get(tail_states[i]), p, q));
-          }
-        });
-        for (size_t i = 0; i < level.size(); ++i) states[i] = get(tail_states[i]);
-      }
-      totals = std::move(states);
-    } else {
-      totals = long_row(level, row, full, in_tail);
     }
-    for (size_t i = 0; i < level.size(); ++i) {
-      totals[i] = kernel::group_reduce(totals[i], level[i].reducer->merge);
-    }
-    bind_results(level, totals, row);
+    for (size_t k = 0; k < rows.size(); ++k) bind_results(level, totals[k], rows[k].point);
   }
-  if (!full_outputs_.empty()) {
-    if (unrolled) {
-      for (Point& p : gangs) store_full(p);
-    } else {
-      kernel::For(index(0), index(full), index(1), [&](const Value& it) {
-        Point p = along(row, lane + it * index(width));
-        store_full(p);
-      });
-    }
-    in_tail([&](Point& p, const Value&) { store_full(p); });
-  }
-  if (!row_outputs_.empty()) {
+  for (Row& row : rows) {
+    if (!full_outputs_.empty()) store_elements(row, unrolled);
+    if (row_outputs_.empty()) continue;
     if (in_.target.is_cpu()) {
-      store_rows(row);
+      store_rows(row.point);
     } else {
       kernel::If(kernel::lane() == kernel::U32(0), [&] {
-        Point inside = row;
+        Point inside = row.point;
         store_rows(inside);
       });
     }
   }
 }
 
-std::vector<std::vector<Value>> ReduceKernel::long_row(
-    const std::vector<Reduction>& level, Point& row, i64 full,
-    const std::function<void(const std::function<void(Point&, const Value&)>&)>& in_tail) {
+void ReduceKernel::store_elements(Row& row, bool unrolled) {
+  const i64 width = kernel::width(), full = count_ / width;
+  if (unrolled) {
+    for (Point& p : row.gangs) store_full(p);
+  } else {
+    kernel::For(index(0), index(full), index(1), [&](const Value& it) {
+      Point p = along(row.point, lane_index() + it * index(width));
+      store_full(p);
+    });
+  }
+  in_tail(row.point, [&](Point& p, const Value&) { store_full(p); });
+}
+
+// Runs the body in the lanes of the last gang, where the row does not fill it.
+void ReduceKernel::in_tail(Point& row, const std::function<void(Point&, const Value&)>& body) {
   const i64 width = kernel::width();
+  if (count_ % width == 0) return;
+  const Value q = lane_index() + index(count_ / width * width);
+  kernel::If(kernel::Bool(q < index(count_)), [&] {
+    Point p = along(row, q);
+    body(p, q);
+  });
+}
+
+// Each lane's totals of a row whose gangs are unrolled.
+std::vector<std::vector<Value>> ReduceKernel::short_row(const std::vector<Reduction>& level,
+                                                        Row& row) {
+  const i64 width = kernel::width();
+  const i64 full = static_cast<i64>(row.gangs.size());
+  std::vector<std::vector<Value>> totals;
+  for (const Reduction& red : level) {
+    // Independent states hide the latency of a step.
+    std::vector<std::vector<Value>> chains;
+    for (i64 g = 0; g < full; ++g) {
+      const size_t chain = static_cast<size_t>(g % kChains);
+      if (chain == chains.size()) chains.push_back(red.reducer->init(red.in));
+      chains[chain] = step(red, chains[chain], row.gangs[static_cast<size_t>(g)],
+                           lane_index() + index(g * width));
+    }
+    if (chains.empty()) chains.push_back(red.reducer->init(red.in));
+    for (size_t c = 1; c < chains.size(); ++c) chains[0] = red.reducer->merge(chains[0], chains[c]);
+    totals.push_back(std::move(chains[0]));
+  }
+  if (count_ % width == 0) return totals;
+  std::vector<State> states;
+  for (const auto& total : totals) {
+    states.emplace_back();
+    for (const Value& v : total) states.back().emplace_back(v);
+  }
+  in_tail(row.point, [&](Point& p, const Value& q) {
+    for (size_t i = 0; i < level.size(); ++i) {
+      set(states[i], step(level[i], get(states[i]), p, q));
+    }
+  });
+  for (size_t i = 0; i < level.size(); ++i) totals[i] = get(states[i]);
+  return totals;
+}
+
+std::vector<std::vector<Value>> ReduceKernel::long_row(const std::vector<Reduction>& level,
+                                                       Point& row) {
+  const i64 width = kernel::width(), full = count_ / width;
   const Value lane = lane_index();
   const Chains chains = make_chains(level);
   auto gang = [&](const Value& start, u32 chain) {
@@ -139,7 +184,7 @@ std::vector<std::vector<Value>> ReduceKernel::long_row(
   });
   for (i64 g = rounds * kChains; g < full; ++g)
     gang(index(g * width), static_cast<u32>(g % kChains));
-  in_tail([&](Point& p, const Value& q) {
+  in_tail(row, [&](Point& p, const Value& q) {
     for (size_t i = 0; i < level.size(); ++i) {
       set(chains[i][0], step(level[i], get(chains[i][0]), p, q));
     }
