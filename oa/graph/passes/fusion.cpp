@@ -7,6 +7,7 @@
 // nothing: they belong to no group and are followed as index maps from wherever they are read. On
 // the CPU an elementwise op that only a contraction needs is computed while its operand is packed.
 #include <algorithm>
+#include <map>
 
 #include "oa/graph/compile.h"
 #include "oa/graph/lower.h"
@@ -17,6 +18,8 @@ namespace {
 
 constexpr u32 kNoGroup = ~0u;
 constexpr f32 kCheap = 4;  // cost up to which a value is computed again rather than stored
+// On a GPU a product of so few results takes less time than a barrier.
+constexpr i64 kSmallProduct = i64{1} << 18;
 
 struct Draft {
   Group group;
@@ -204,6 +207,43 @@ class Partition {
     return false;
   }
 
+  // --- Depth: how many groups run one after the other ---
+
+  using Depths = std::map<u32, u32>;  // of groups that were asked for
+
+  // Groups in a row up to the value.
+  u32 depth(Operand o, Depths& known) const {
+    if (o.is_leaf()) return 0;
+    if (!is_virtual(o.node)) return start(group_of_[o.node], known) + 1;
+    u32 most = 0;
+    for (Operand in : node(o.node).inputs) most = std::max(most, depth(in, known));
+    return most;
+  }
+  u32 start(u32 g, Depths& known) const {
+    if (const auto it = known.find(g); it != known.end()) return it->second;
+    known[g] = 0;  // for members that read each other
+    u32 most = 0;
+    for (u32 m : drafts_[g].group.nodes) {
+      for (Operand in : node(m).inputs) {
+        if (in.is_leaf() || group_of_[in.node] == g) continue;
+        most = std::max(most, depth(in, known));
+      }
+    }
+    return known[g] = most;
+  }
+
+  // Would group g have to wait for other operands of n than for its own?
+  bool delays(u32 n, u32 g) const {
+    if (c_.target.is_cpu() || drafts_[g].group.domain.elements() > kSmallProduct) return false;
+    Depths known;
+    const u32 own = start(g, known);
+    return std::any_of(node(n).inputs.begin(), node(n).inputs.end(),
+                       [&](Operand in) { return !reads_only(in, g) && depth(in, known) > own; });
+  }
+  bool reads_only(Operand o, u32 g) const {
+    return !o.is_leaf() && (is_virtual(o.node) ? reaches(o.node, g) : group_of_[o.node] == g);
+  }
+
   // --- Where a node goes ---
 
   void place(u32 n) {
@@ -289,7 +329,9 @@ class Partition {
     };
     if (d.group.kind == Group::Kind::Kernel) return Obstacle::OwnKernel;
     if (d.group.kind != Group::Kind::Reduce) {
-      return elements == d.group.domain.elements() ? refined(false) : Obstacle::OtherSize;
+      if (elements != d.group.domain.elements()) return Obstacle::OtherSize;
+      if (d.group.kind == Group::Kind::Contract && delays(n, g)) return Obstacle::KeptApart;
+      return refined(false);
     }
     // Per row: everything it reads in the group is per row. Per element: any, but not after slices.
     bool all_per_row = true, after = false;

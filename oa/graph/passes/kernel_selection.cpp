@@ -1,9 +1,10 @@
 // Stage 7. Writes the kernels of every group with the generator of its kind, and runs equal kernels
-// that do not depend on each other side by side. Stands after fusion;
-// a generator that refuses a group sends the pipeline back there. Where several kernels compute the
-// same bits, graphics cards try them once.
+// that do not depend on each other side by side; a GPU gets them in as few steps as possible.
+// Stands after fusion; a generator that refuses a group sends the pipeline back there. Where
+// several kernels compute the same bits, graphics cards try them once.
 #include "oa/graph/compile.h"
 #include "oa/graph/kernel_trials.h"
+#include "oa/graph/order.h"
 
 namespace oa::graph {
 
@@ -27,6 +28,7 @@ void kernel_selection(Compilation& c, StageRecord& record) {
     for (; next < c.launches.list.size(); ++next) c.launches.list[next].parts = {g};
   }
   if (c.options.fuse) merge_launches(c.launches);
+  order_launches(c);
   record.output_count = c.launches.list.size();
   record.state = c.groups.empty() ? StageState::Inherited : StageState::Applied;
   record.reason = fmt::format("{} kernels written for {} groups, {} launches", next,

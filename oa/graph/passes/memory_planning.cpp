@@ -7,6 +7,7 @@
 
 #include "oa/graph/compile.h"
 #include "oa/graph/emit.h"
+#include "oa/graph/order.h"
 #include "oa/kernel/lang.h"
 
 namespace oa::graph {
@@ -116,13 +117,15 @@ class Planner {
     return graph_.leaves[leaf].tensor->storage().get();
   }
 
+  // Launches that touch a value: the first, the last two, and the end of the last one's interval.
   struct Life {
-    u32 first = ~0u, last = 0;
+    u32 first = ~0u, last = 0, previous = 0, end = 0;
   };
 
   void find_lifetimes() {
     lives_.clear();
     temp_lives_.assign(c_.launches.temps.size(), {});
+    interval_ends_ = interval_ends(c_);
     for (u32 l = 0; l < c_.launches.list.size(); ++l) {
       for (const ArgRef& a : c_.launches.list[l].args) {
         Life* life = nullptr;
@@ -130,7 +133,9 @@ class Planner {
         if (a.kind == ArgRef::Kind::Temp) life = &temp_lives_[a.temp];
         if (!life) continue;
         life->first = std::min(life->first, l);
-        life->last = std::max(life->last, l);
+        if (life->last != l) life->previous = life->last;
+        life->last = l;
+        life->end = interval_ends_[l];
       }
     }
   }
@@ -276,9 +281,10 @@ class Planner {
         offsets[key(a.operand)] = offset;
         placed_[key(a.operand)] = {Place::Kind::Arena, 0, offset};
       }
-      // What nobody reads later gives its memory back.
+      // What nobody reads later gives its memory back, to later intervals.
+      if (interval_ends_[l] != l) continue;
       for (auto it = offsets.begin(); it != offsets.end();) {
-        if (lives_.at(it->first).last > l) {
+        if (lives_.at(it->first).end > l) {
           ++it;
           continue;
         }
@@ -287,7 +293,7 @@ class Planner {
         it = offsets.erase(it);
       }
       for (u32 t = 0; t < temp_lives_.size(); ++t) {
-        if (temp_placed[t] && temp_lives_[t].last == l) {
+        if (temp_placed[t] && temp_lives_[t].end == l) {
           arena.give(c_.temp_offsets[t], c_.launches.temps[t].bytes);
         }
       }
@@ -327,7 +333,9 @@ class Planner {
       if (in.is_leaf() || !offsets.contains(key(in)) || bytes(in) != bytes(out)) continue;
       // Equal bytes are not equal positions: a row of four flags is as large as one number.
       if (graph_.spec(in).shape.elements() != graph_.spec(out).shape.elements()) continue;
-      if (lives_.at(key(in)).last == l && lives_.at(key(out)).first == l) return key(in);
+      const Life life = lives_.at(key(in));
+      const bool alone = life.last == l && interval_ends_[life.previous] != interval_ends_[l];
+      if (alone && lives_.at(key(out)).first == l) return key(in);
     }
     return std::nullopt;
   }
@@ -346,6 +354,7 @@ class Planner {
   const Graph& graph_;
   std::map<u64, Life> lives_;
   std::vector<Life> temp_lives_;
+  std::vector<u32> interval_ends_;  // of each launch, the last one of its interval
   std::map<u64, Place> placed_;
   std::map<u32, u32> put_aside_;  // leaf -> temp with the elements that it takes
 };
