@@ -1,9 +1,12 @@
 // The kernels of the recurrent scans. The weight's gradient needs nothing of them but the gradients
 // of the gates: it is one product over all rows and steps, recorded by the gradient rules.
+#include "oa/ml/matrix/recurrent_kernels.h"
+
 #include <algorithm>
 
 #include "oa/kernel/math.h"
 #include "oa/ml/matrix/recurrent_frame.h"
+#include "oa/ml/matrix/recurrent_held.h"
 #include "oa/ml/matrix/recurrent_ops.h"
 
 namespace oa::ml::matrix {
@@ -21,26 +24,6 @@ using Rows = ScanFrame::Rows;
 using Step = ScanFrame::Step;
 using Tile = ScanFrame::Tile;
 using Weights = ScanFrame::Weights;
-
-// Parameters that a scan may lack.
-struct Optional {
-  std::vector<ArgRef> args;
-  bool bias = false, state = false;
-
-  Optional(const Lower& l, bool has_bias, bool has_state) : bias(has_bias), state(has_state) {
-    u32 next = 2;
-    if (bias) args.push_back(l.input(next++));
-    if (state) args.push_back(l.input(next));
-  }
-};
-
-struct OptionalBuffers {
-  std::optional<Buffer> bias, state;
-  OptionalBuffers(const ScanFrame& f, const Optional& o) {
-    if (o.bias) bias = f.param();
-    if (o.state) state = f.param();
-  }
-};
 
 // The rows of the step before: of the result `y`, or the first state.
 Rows state_rows(const ScanFrame& f, const Buffer& y, const std::optional<Buffer>& state,
@@ -84,10 +67,6 @@ Carry::Start first_state(const ScanFrame& f, const std::optional<Buffer>& state)
   };
 }
 
-f64 scan_flops(const Shape& gates_i, i64 hidden) {
-  return 2.0 * static_cast<f64>(gates_i.elements()) * static_cast<f64>(hidden);
-}
-
 // --- Gru, forward ---
 
 class GruForward {
@@ -99,7 +78,7 @@ class GruForward {
         h_(f_.hidden()) {}
 
   void run() {
-    const Optional optional(l_, a_.bias, a_.state);
+    const OptionalArgs optional(l_, a_.bias, a_.state);
     std::vector<ArgRef> args = {l_.input(0), f_.pack_transposed(l_.input(1), 3), l_.output()};
     if (GruScan::keeps(a_)) args.push_back(l_.output(1));
     args.insert(args.end(), optional.args.begin(), optional.args.end());
@@ -337,8 +316,9 @@ class GruBackward {
 void RnnScan::lower(Lower& l, const Attrs& a) {
   if (l.out().shape.elements() == 0) return;
   const i64 h = l.out().shape[2];
+  if (HeldScan::fits(l, h, 1, h)) return held_rnn(l, a);
   ScanFrame f(l, l.in(0).shape, h, 1, l.out().shape.elements(), a.reverse);
-  const Optional optional(l, a.bias, a.state);
+  const OptionalArgs optional(l, a.bias, a.state);
   std::vector<ArgRef> args = {l.input(0), f.pack_transposed(l.input(1), 1), l.output()};
   args.insert(args.end(), optional.args.begin(), optional.args.end());
   f.launch("rnn_scan", args, scan_flops(l.in(0).shape, h), [&] {
@@ -368,6 +348,7 @@ void RnnScan::lower(Lower& l, const Attrs& a) {
 void RnnScanBackward::lower(Lower& l, const Attrs& a) {
   if (l.out().shape.elements() == 0) return;
   const i64 h = l.out().shape[2];
+  if (HeldScan::fits(l, h, 1, h)) return held_rnn_backward(l, a);
   ScanFrame f(l, l.in(0).shape, h, 1, l.out().shape.elements(), a.reverse);
   f.launch(
       "rnn_scan_backward", {l.input(0), l.input(1), f.pack(l.input(2), 1), l.output()},
@@ -395,11 +376,17 @@ void RnnScanBackward::lower(Lower& l, const Attrs& a) {
 }
 
 void GruScan::lower(Lower& l, const Attrs& a) {
-  if (l.out().shape.elements() > 0) GruForward(l, a).run();
+  if (l.out().shape.elements() == 0) return;
+  const i64 h = l.out().shape[2];
+  if (!a.reset_before && HeldScan::fits(l, h, 3, h)) return held_gru(l, a);
+  GruForward(l, a).run();
 }
 
 void GruScanBackward::lower(Lower& l, const Attrs& a) {
-  if (l.out().shape.elements() > 0) GruBackward(l, a).run();
+  if (l.out().shape.elements() == 0) return;
+  const i64 h = l.in(0).shape[2];
+  if (!a.reset_before && HeldScan::fits(l, h, 1, 3 * h)) return held_gru_backward(l, a);
+  GruBackward(l, a).run();
 }
 
 }  // namespace oa::ml::matrix
