@@ -1,23 +1,19 @@
 #include "apps/oa/lm/generate.h"
 
-#include "oa/core/error.h"
 #include "oa/core/utf8.h"
-#include "oa/matrix/random.h"
 
 namespace oa::command {
-std::string continue_text(const Engine& engine, const LanguageModel& model,
+
+std::string continue_text(Engine& engine, const LanguageModel& model,
                           const ml::tokenizer::Tokenizer& tokenizer, std::string_view prompt,
                           const GenerateOptions& o) {
-  const auto continuation = model.continuation(engine);
-  std::vector<u32> next = tokenizer.encode_text(prompt.empty() ? "\n" : prompt);
+  ml::nn::Generation generation = model.generation(
+      engine, {.sample = {.temperature = o.temperature, .top_k = o.top_k, .top_p = o.top_p},
+               .seed = o.seed});
+  const std::vector<u32> start = tokenizer.encode_text(prompt.empty() ? "\n" : prompt);
   std::string text, held;
   for (i64 i = 0; i < o.tokens; ++i) {
-    const Matrix logits = continuation->feed(next);
-    // Each position draws from a stream of its own.
-    const Matrix drawn = oa::matrix::sample_logits(
-        logits, {.temperature = o.temperature, .top_k = o.top_k, .top_p = o.top_p},
-        oa::matrix::RandomSource(o.seed, static_cast<u32>(i)));
-    next = {static_cast<u32>(drawn.read<i32>()[0])};
+    const std::vector<u32> next = i == 0 ? generation.start(start) : generation.next();
     const std::vector<u8> bytes = tokenizer.decode(next);
     held.append(bytes.begin(), bytes.end());
     const bool last = i + 1 == o.tokens;

@@ -21,7 +21,7 @@ struct GenerateOptions {
 
 // The prompt's continuation, without the prompt. An empty prompt starts after a line's end. The
 // same seed gives the same text.
-std::string continue_text(const Engine& engine, const LanguageModel& model,
+std::string continue_text(Engine& engine, const LanguageModel& model,
                           const ml::tokenizer::Tokenizer& tokenizer, std::string_view prompt,
                           const GenerateOptions& options);
 

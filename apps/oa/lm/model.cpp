@@ -1,12 +1,5 @@
 #include "apps/oa/lm/model.h"
 
-#include <algorithm>
-
-#include "oa/core/error.h"
-#include "oa/matrix/create.h"
-#include "oa/matrix/elementwise.h"
-#include "oa/matrix/index.h"
-#include "oa/ml/autograd/gradient_tape.h"
 #include "oa/ml/nn/recurrent.h"
 #include "oa/ml/nn/transformer.h"
 
@@ -52,75 +45,6 @@ class RecurrentModel final : public ml::Module {
 
 i64 hidden_of(const LmModelConfig& c) { return c.hidden > 0 ? c.hidden : 4 * c.width; }
 
-Matrix upload_tokens(const Engine& engine, const Shape& shape, std::span<const u32> tokens) {
-  return Matrix::from_slice<u32>(engine, shape, tokens);
-}
-
-// The key/value cache makes a token cost the same at every position. When the context is full, its
-// newer half is read again from position 0.
-class TransformerContinuation final : public Continuation {
- public:
-  TransformerContinuation(const Engine& engine, std::shared_ptr<ml::nn::Transformer> model)
-      : engine_(engine), model_(std::move(model)), eval_(model_->scoped_eval()) {}
-
-  Matrix feed(std::span<const u32> tokens) override {
-    const ml::NoGrad quiet;
-    OA_CHECK(!tokens.empty());
-    const auto context = static_cast<size_t>(model_->context_length());
-    seen_.insert(seen_.end(), tokens.begin(), tokens.end());
-    const bool one_more = tokens.size() == 1 && state_ && seen_.size() <= context;
-    if (one_more) return model_->step(upload_tokens(engine_, {1}, tokens), *state_);
-    if (seen_.size() > context) {
-      seen_.erase(seen_.begin(), seen_.end() - static_cast<std::ptrdiff_t>((context + 1) / 2));
-    }
-    std::vector<u32> window(seen_);
-    window.resize(context);
-    state_ = model_->new_state(1);
-    return model_->prefill(upload_tokens(engine_, {1, model_->context_length()}, window),
-                           static_cast<i64>(seen_.size()), *state_);
-  }
-
- private:
-  const Engine& engine_;
-  std::shared_ptr<ml::nn::Transformer> model_;
-  ml::ScopedEval eval_;
-  std::optional<ml::nn::Transformer::State> state_;
-  std::vector<u32> seen_;
-};
-
-// Runs the last `context` tokens from a zero state, as in training.
-class WindowContinuation final : public Continuation {
- public:
-  WindowContinuation(const Engine& engine, std::shared_ptr<ml::Module> model, i64 context)
-      : engine_(engine),
-        model_(std::move(model)),
-        context_(context),
-        eval_(model_->scoped_eval()) {}
-
-  Matrix feed(std::span<const u32> tokens) override {
-    const ml::NoGrad quiet;
-    OA_CHECK(!tokens.empty());
-    seen_.insert(seen_.end(), tokens.begin(), tokens.end());
-    const auto context = static_cast<size_t>(context_);
-    if (seen_.size() > context) {
-      seen_.erase(seen_.begin(), seen_.end() - static_cast<std::ptrdiff_t>(context));
-    }
-    std::vector<u32> window(seen_);
-    window.resize(context);
-    const Matrix logits = model_->forward(upload_tokens(engine_, {1, context_}, window));
-    // A runtime index: no position compiles anything.
-    const Matrix last = oa::matrix::arange_like(logits, 1, static_cast<f64>(seen_.size() - 1));
-    return oa::matrix::index_select(logits, oa::matrix::cast(last, DType::I32), 0);
-  }
-
- private:
-  const Engine& engine_;
-  std::shared_ptr<ml::Module> model_;
-  i64 context_;
-  ml::ScopedEval eval_;
-  std::vector<u32> seen_;
-};
-
 }  // namespace
 
 std::unique_ptr<ml::tokenizer::Tokenizer> make_tokenizer(const LmModelConfig& config,
@@ -143,11 +67,12 @@ LanguageModel LanguageModel::create(const Engine& engine, const LmModelConfig& c
   return model;
 }
 
-std::unique_ptr<Continuation> LanguageModel::continuation(const Engine& engine) const {
+ml::nn::Generation LanguageModel::generation(Engine& engine,
+                                             const ml::nn::GenerationOptions& options) const {
   if (auto t = std::dynamic_pointer_cast<ml::nn::Transformer>(module)) {
-    return std::make_unique<TransformerContinuation>(engine, t);
+    return {engine, std::move(t), 1, options};
   }
-  return std::make_unique<WindowContinuation>(engine, module, config.context);
+  return {engine, module, config.context, 1, options};
 }
 
 }  // namespace oa::command

@@ -1,7 +1,6 @@
 #include "oa/ml/nn/attention.h"
 
 #include <cmath>
-#include <limits>
 
 #include "oa/core/error.h"
 #include "oa/matrix/create.h"
@@ -126,49 +125,62 @@ MultiHeadAttention::Cache MultiHeadAttention::new_cache(i64 batch) const {
   const auto zeros = [&] {
     return oa::matrix::full_like(q_->weight().data(), {batch, sequence_, width_}, 0);
   };
-  return {zeros(), zeros(), 0};
+  return {zeros(), zeros()};
 }
 
-Matrix MultiHeadAttention::step(const Matrix& input, Cache& cache, i64 count) {
+void MultiHeadAttention::check_cached(const Matrix& input, const Cache& cache, i64 count) const {
   constexpr std::string_view kOp = "MultiHeadAttention";
-  if (mode_ != AttentionMode::Causal) invalid(kOp, "step() needs the causal mode");
-  const i64 batch = cache.keys.shape()[0];
-  if (!input.valid() || input.shape() != Shape{batch, count, width_}) {
+  if (mode_ != AttentionMode::Causal) {
+    invalid(kOp, "a cache with the bidirectional mode, expected the causal mode");
+  }
+  for (const Matrix* m : {&cache.keys, &cache.values}) {
+    if (m->valid() && m->rank() == 3 && m->shape()[1] == sequence_ && m->shape()[2] == width_ &&
+        m->shape()[0] == cache.keys.shape()[0]) {
+      continue;
+    }
+    invalid(kOp, "cache does not fit, got {}, expected [B, {}, {}]",
+            m->valid() ? m->shape() : Shape(), sequence_, width_);
+  }
+  const Shape expected{cache.keys.shape()[0], count, width_};
+  if (!input.valid() || input.shape() != expected) {
     invalid(kOp, "input does not fit, got {}, expected {}", input.valid() ? input.shape() : Shape(),
-            Shape{batch, count, width_});
+            expected);
   }
-  if (count != 1 && !(count == sequence_ && cache.length == 0)) {
-    invalid(kOp, "bad count, got {}, expected 1, or {} into an empty cache", count, sequence_);
-  }
-  if (cache.length + count > sequence_) {
-    invalid(kOp, "the cache is full, got {} positions and {} more, expected at most {}",
-            cache.length, count, sequence_);
-  }
-  const Matrix q = q_->forward(input), k = k_->forward(input), v = v_->forward(input);
-  const i64 dim = width_ / heads_;
-  Matrix mask;
-  if (count == 1) {
-    // The position is a runtime number: no length compiles anything.
-    const Matrix at = oa::matrix::arange_like(q, sequence_);
-    const Matrix here = oa::matrix::full_like(at, static_cast<f64>(cache.length));
-    const Matrix is_here = oa::matrix::equal(at, here).reshape({1, sequence_, 1});
-    cache.keys = oa::matrix::where(is_here, k, cache.keys);
-    cache.values = oa::matrix::where(is_here, v, cache.values);
-    const Matrix zero = at * 0.0;
-    mask =
-        oa::matrix::where(oa::matrix::less(here, at),
-                          oa::matrix::full_like(zero, -std::numeric_limits<f64>::infinity()), zero)
-            .reshape({1, 1, 1, sequence_});
-  } else {
-    cache.keys = k;
-    cache.values = v;
-  }
-  cache.length += count;
+}
+
+Matrix MultiHeadAttention::attend_cached(const Matrix& query, const Cache& cache,
+                                         const Matrix& mask) {
+  const i64 batch = query.shape()[0], count = query.shape()[1], dim = width_ / heads_;
   const Shape kv{batch, sequence_, heads_, dim};
-  const Matrix y = matrix::attention(q.reshape({batch, count, heads_, dim}), cache.keys.reshape(kv),
-                                     cache.values.reshape(kv),
-                                     {.causal = count > 1, .mask = mask, .heads_inner = true});
-  return out_->forward(y.reshape(input.shape()));
+  const Matrix y = matrix::attention(query.reshape({batch, count, heads_, dim}),
+                                     cache.keys.reshape(kv), cache.values.reshape(kv),
+                                     {.causal = !mask.valid(), .mask = mask, .heads_inner = true});
+  return out_->forward(y.reshape(query.shape()));
+}
+
+Matrix MultiHeadAttention::prefill(const Matrix& input, const Cache& cache) {
+  check_cached(input, cache, sequence_);
+  cache.keys.assign(k_->forward(input));
+  cache.values.assign(v_->forward(input));
+  return attend_cached(q_->forward(input), cache, {});
+}
+
+Matrix MultiHeadAttention::step(const Matrix& input, const Cache& cache, const Matrix& position) {
+  check_cached(input, cache, 1);
+  const i64 batch = cache.keys.shape()[0];
+  if (!position.valid() || position.dtype() != DType::I32 || position.shape() != Shape{batch}) {
+    invalid("MultiHeadAttention", "position does not fit, got {} {}, expected i32 [{}]",
+            position.valid() ? token(position.dtype()) : "nothing",
+            position.valid() ? position.shape() : Shape(), batch);
+  }
+  const Matrix at =
+      oa::matrix::arange_like(position, sequence_, 0, DType::I32).reshape({1, sequence_});
+  const Matrix here = position.reshape({batch, 1});
+  const Matrix is_here = oa::matrix::equal(at, here).reshape({batch, sequence_, 1});
+  cache.keys.assign(oa::matrix::where(is_here, k_->forward(input), cache.keys));
+  cache.values.assign(oa::matrix::where(is_here, v_->forward(input), cache.values));
+  const Matrix seen = oa::matrix::less_equal(at, here).reshape({batch, 1, 1, sequence_});
+  return attend_cached(q_->forward(input), cache, seen);
 }
 
 }  // namespace oa::ml::nn

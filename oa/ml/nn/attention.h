@@ -33,15 +33,18 @@ class MultiHeadAttention final : public Module {
   // With an additive mask [B H S, S]; bidirectional only.
   Matrix forward_masked(const Matrix& input, const Matrix& mask);
 
-  // A key/value cache of one generation: [B, capacity, D] each, and how many positions are there.
+  // What a generation remembers: keys and values [B, capacity, D] in memory of their own, replaced
+  // in place, so that what reads and writes them can be captured and replayed.
   struct Cache {
     Matrix keys, values;
-    i64 length = 0;
   };
-  Cache new_cache(i64 batch) const;  // capacity: sequence_length
-  // Attends from `count` new positions per sequence, x [B count, D], to all that the cache holds
-  // and to them; appends them. Causal.
-  Matrix step(const Matrix& input, Cache& cache, i64 count);
+  Cache new_cache(i64 batch) const;  // zeros; capacity: sequence_length
+  // forward() of x [B, capacity, D], which also fills the cache. Causal.
+  Matrix prefill(const Matrix& input, const Cache& cache);
+  // One new position per sequence, x [B, 1, D], at `position` I32 [B] of its cache row: attends to
+  // what lies there up to this position, and keeps it. A position outside of the cache keeps
+  // nothing. Causal.
+  Matrix step(const Matrix& input, const Cache& cache, const Matrix& position);
 
   AttentionBackend backend() const { return backend_; }
   // Flash has no dropout; InvalidArgument.
@@ -60,6 +63,8 @@ class MultiHeadAttention final : public Module {
   MultiHeadAttention(const Engine& engine, i64 width, i64 heads, i64 sequence, f64 dropout,
                      bool bias, u64 seed);
   Matrix attend(const Matrix& input, const Matrix& mask);
+  Matrix attend_cached(const Matrix& query, const Cache& cache, const Matrix& mask);
+  void check_cached(const Matrix& input, const Cache& cache, i64 count) const;
   i64 width_, heads_, sequence_;
   AttentionBackend backend_ = AttentionBackend::Auto;
   AttentionBackend last_backend_ = AttentionBackend::Auto;

@@ -1,6 +1,9 @@
 #include "oa/ml/nn/transformer.h"
 
+#include <algorithm>
+
 #include "oa/core/error.h"
+#include "oa/engine/engine_core.h"
 #include "oa/matrix/create.h"
 #include "oa/matrix/elementwise.h"
 #include "oa/matrix/index.h"
@@ -108,8 +111,13 @@ Matrix TransformerBlock::forward_conditioned(const Matrix& input, const Matrix& 
   return x + flat(part(5) * rows(dropped(ffn2_->forward(hidden), drop_ffn_)));
 }
 
-Matrix TransformerBlock::step(const Matrix& input, MultiHeadAttention::Cache& cache, i64 count) {
-  return feed_forward(input + attention_->step(ln_attn_->forward(input), cache, count));
+Matrix TransformerBlock::prefill(const Matrix& input, const MultiHeadAttention::Cache& cache) {
+  return feed_forward(input + attention_->prefill(ln_attn_->forward(input), cache));
+}
+
+Matrix TransformerBlock::step(const Matrix& input, const MultiHeadAttention::Cache& cache,
+                              const Matrix& position) {
+  return feed_forward(input + attention_->step(ln_attn_->forward(input), cache, position));
 }
 
 Transformer::Transformer(const Engine& engine, i64 vocab, i64 context, i64 width, i64 hidden,
@@ -167,56 +175,99 @@ Matrix Transformer::forward(const Matrix& tokens) {
       (tokens_->forward(tokens) + positions_->weight().data()).reshape({batch * context, width});
   if (drop_) x = drop_->forward(x);
   for (const auto& block : blocks_) x = block->forward(x);
-  return head_->forward(final_norm_->forward(x));
+  return logits_of(x);
 }
 
 Transformer::State Transformer::new_state(i64 batch) const {
   State state;
-  for (const auto& block : blocks_) state.caches.push_back(block->attention().new_cache(batch));
+  for (const auto& block : blocks_) state.caches_.push_back(block->attention().new_cache(batch));
+  state.lengths_ =
+      oa::matrix::cast(oa::matrix::full_like(tokens_->weight().data(), {batch}, 0), DType::I32);
   return state;
 }
 
+void Transformer::State::reset() {
+  const auto clear = [](const Matrix& m) { m.assign(oa::matrix::full_like(m, 0)); };
+  // A masked NaN would still be one in a product.
+  for (const auto& cache : caches_) {
+    clear(cache.keys);
+    clear(cache.values);
+  }
+  clear(lengths_);
+  longest_ = 0;
+}
+
+void Transformer::check_state(const State& state, const Matrix& tokens,
+                              const Shape& expected) const {
+  if (state.caches_.size() != blocks_.size()) {
+    invalid("Transformer", "state does not fit, got one of {} blocks, expected {}",
+            state.caches_.size(), blocks_.size());
+  }
+  if (!tokens.valid() || tokens.shape() != expected) {
+    invalid("Transformer", "tokens do not fit, got {}, expected {}",
+            tokens.valid() ? tokens.shape() : Shape(), expected);
+  }
+}
+
+Matrix Transformer::logits_of(const Matrix& x) { return head_->forward(final_norm_->forward(x)); }
+
 Matrix Transformer::prefill(const Matrix& tokens, i64 length, State& state) {
-  const i64 context = context_length();
-  if (!tokens.valid() || tokens.rank() != 2 || tokens.shape()[1] != context || length < 1 ||
-      length > context) {
-    invalid("Transformer", "prompt does not fit, got {} of length {}, expected [B, {}] and 1 to {}",
-            tokens.valid() ? tokens.shape() : Shape(), length, context, context);
+  const std::vector<i64> all(static_cast<size_t>(state.caches_.empty() ? 0 : state.batch()),
+                             length);
+  return prefill(tokens, all, state);
+}
+
+Matrix Transformer::prefill(const Matrix& tokens, std::span<const i64> lengths, State& state) {
+  const i64 context = context_length(), width = model_width();
+  const i64 batch = state.caches_.empty() ? 0 : state.batch();
+  check_state(state, tokens, {batch, context});
+  if (static_cast<i64>(lengths.size()) != batch) {
+    invalid("Transformer", "wrong number of lengths, got {}, expected {}", lengths.size(), batch);
   }
-  for (const auto& cache : state.caches) {
-    if (cache.length != 0) {
-      fail(ErrorKind::FailedPrecondition, "Transformer",
-           "the state holds {} positions, expected a new one", cache.length);
+  if (state.longest_ != 0) {
+    fail(ErrorKind::FailedPrecondition, "Transformer",
+         "the state holds {} positions, expected a new one or a reset", state.longest_);
+  }
+  std::vector<i32> length(lengths.size()), last(lengths.size());
+  for (size_t b = 0; b < lengths.size(); ++b) {
+    if (lengths[b] < 1 || lengths[b] > context) {
+      invalid("Transformer", "bad length of prompt {}, got {}, expected 1 to {}", b, lengths[b],
+              context);
     }
+    length[b] = static_cast<i32>(lengths[b]);
+    last[b] = static_cast<i32>(static_cast<i64>(b) * context + lengths[b] - 1);
   }
-  const i64 batch = tokens.shape()[0];
+  auto* core = dynamic_cast<EngineCore*>(&tokens.tensor()->recorder());
+  OA_CHECK(core != nullptr);  // modules are not parts of definitions
+  const auto upload = [&](const std::vector<i32>& values) {
+    return Matrix(core->upload("Transformer", {DType::I32, {batch}}, values.data()));
+  };
   Matrix x = tokens_->forward(tokens) + positions_->weight().data();
-  for (size_t i = 0; i < blocks_.size(); ++i) x = blocks_[i]->step(x, state.caches[i], context);
-  for (auto& cache : state.caches) cache.length = length;
-  // The row of the last position, by a runtime index.
-  const Matrix at =
-      oa::matrix::cast(oa::matrix::arange_like(x, 1, static_cast<f64>(length - 1)), DType::I32);
-  const Matrix last = oa::matrix::index_select(x, at, 1).reshape({batch, model_width()});
-  return head_->forward(final_norm_->forward(last));
+  for (size_t i = 0; i < blocks_.size(); ++i) x = blocks_[i]->prefill(x, state.caches_[i]);
+  state.lengths_.assign(upload(length));
+  if (!core->capturing()) state.longest_ = *std::max_element(lengths.begin(), lengths.end());
+  return logits_of(oa::matrix::gather(x.reshape({batch * context, width}), upload(last)));
 }
 
 Matrix Transformer::step(const Matrix& tokens, State& state) {
-  if (!tokens.valid() || tokens.rank() != 1) {
-    invalid("Transformer", "tokens do not fit, got {}, expected [B]",
-            tokens.valid() ? tokens.shape() : Shape());
-  }
-  const i64 batch = tokens.shape()[0], position = state.length();
-  if (position >= context_length()) {
+  const i64 context = context_length();
+  const i64 batch = state.caches_.empty() ? 0 : state.batch();
+  check_state(state, tokens, {batch});
+  auto* core = dynamic_cast<EngineCore*>(&tokens.tensor()->recorder());
+  OA_CHECK(core != nullptr);
+  const bool runs = !core->capturing();
+  if (runs && state.longest_ >= context) {
     fail(ErrorKind::FailedPrecondition, "Transformer",
-         "the context is full, got {} positions, expected fewer than {}", position,
-         context_length());
+         "the context is full, got {} positions, expected fewer than {}", state.longest_, context);
   }
-  const Matrix token = tokens_->forward(tokens);
-  const Matrix at =
-      oa::matrix::cast(oa::matrix::arange_like(token, 1, static_cast<f64>(position)), DType::I32);
-  Matrix x = (token + positions_->forward(at)).reshape({batch, 1, model_width()});
-  for (size_t i = 0; i < blocks_.size(); ++i) x = blocks_[i]->step(x, state.caches[i], 1);
-  return head_->forward(final_norm_->forward(x.reshape({batch, model_width()})));
+  const Matrix at = state.lengths_;
+  Matrix x =
+      (tokens_->forward(tokens) + positions_->forward(at)).reshape({batch, 1, model_width()});
+  for (size_t i = 0; i < blocks_.size(); ++i) x = blocks_[i]->step(x, state.caches_[i], at);
+  const Matrix full = oa::matrix::full_like(at, static_cast<f64>(context));
+  state.lengths_.assign(oa::matrix::minimum(at + oa::matrix::full_like(at, 1), full));
+  if (runs) ++state.longest_;
+  return logits_of(x.reshape({batch, model_width()}));
 }
 
 }  // namespace oa::ml::nn

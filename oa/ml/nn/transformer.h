@@ -1,6 +1,8 @@
 // Transformer blocks and the decoder-only language model.
 #pragma once
 
+#include <span>
+
 #include "oa/ml/nn/attention.h"
 #include "oa/ml/nn/basic.h"
 #include "oa/ml/nn/linear.h"
@@ -40,8 +42,9 @@ class TransformerBlock final : public Module {
   Matrix forward_conditioned(const Matrix& input, const Matrix& condition, const Matrix& mask = {});
   bool is_adaptively_conditioned() const { return static_cast<bool>(modulation_); }
   i64 condition_dim() const { return modulation_ ? modulation_->input_features() : 0; }
-  // New positions of a generation: x [B, count, D]. See MultiHeadAttention::step.
-  Matrix step(const Matrix& input, MultiHeadAttention::Cache& cache, i64 count);
+  // forward() for a generation, over all positions and one by one: see MultiHeadAttention.
+  Matrix prefill(const Matrix& input, const MultiHeadAttention::Cache& cache);
+  Matrix step(const Matrix& input, const MultiHeadAttention::Cache& cache, const Matrix& position);
 
   i64 model_width() const { return attention_->model_width(); }
   i64 hidden_width() const { return ffn1_->output_features(); }
@@ -83,16 +86,34 @@ class Transformer final : public Module {
   // u8 or u32 tokens [B, context] -> logits [B context, V].
   Matrix forward(const Matrix& tokens) override;
 
-  // One generation per row: how far it is, and what its blocks remember.
-  struct State {
-    std::vector<MultiHeadAttention::Cache> caches;
-    i64 length() const { return caches.empty() ? 0 : caches[0].length; }
+  // One generation per row, in device memory of fixed capacity (the context): what the blocks
+  // remember, and how many tokens each row has. All of it is replaced in place by what reads it, so
+  // a step can be captured, and every submission goes one token on.
+  class State {
+   public:
+    i64 batch() const { return lengths_.shape()[0]; }
+    const Matrix& lengths() const { return lengths_; }  // I32 [B]
+    // Tokens of the longest row, as the host knows it.
+    i64 longest() const { return longest_; }
+    // To be called after submissions of a captured step, so that it stays so.
+    void count_replays(i64 steps) { longest_ += steps; }
+    // Empties all rows; captured steps go on with them.
+    void reset();
+
+   private:
+    friend class Transformer;
+    std::vector<MultiHeadAttention::Cache> caches_;
+    Matrix lengths_;
+    i64 longest_ = 0;
   };
   State new_state(i64 batch) const;
-  // Fills the state from the first `length` of tokens [B, context]; the others do not matter.
-  // Gives the logits [B, V] after position length - 1.
-  Matrix prefill(const Matrix& tokens, i64 length, State& state);
-  // Logits [B, V] after one more token per row, tokens [B].
+  // Fills a state, new or reset, from the first lengths[b] (1 to context) of each row of tokens
+  // [B, context]; the others do not matter. Gives the logits [B, V] after each row's last token.
+  Matrix prefill(const Matrix& tokens, std::span<const i64> lengths, State& state);
+  Matrix prefill(const Matrix& tokens, i64 length, State& state);  // of all rows
+  // Logits [B, V] after one more token per row, tokens [B]. FailedPrecondition when a row is full;
+  // where only the device can tell (replays that were not counted), the next synchronisation raises
+  // OutOfRange with the row, whose logits are NaN, and nothing of the state has changed.
   Matrix step(const Matrix& tokens, State& state);
 
   i64 vocab_size() const { return tokens_->num_embeddings(); }
@@ -106,6 +127,8 @@ class Transformer final : public Module {
  private:
   Transformer(const Engine& engine, i64 vocab, i64 context, i64 width, i64 hidden, i64 layers,
               i64 heads, f64 epsilon, f64 dropout, u64 seed);
+  void check_state(const State& state, const Matrix& tokens, const Shape& expected) const;
+  Matrix logits_of(const Matrix& x);
   std::shared_ptr<Embedding> tokens_, positions_;
   std::shared_ptr<Dropout> drop_;  // null without dropout
   std::vector<std::shared_ptr<TransformerBlock>> blocks_;
