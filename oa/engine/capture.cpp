@@ -19,6 +19,7 @@ struct ExecutionPlan::State {
   std::vector<StorageRef> storages;
   std::vector<Matrix> results;
   std::unordered_set<const graph::Storage*> inputs;  // leaves that are only read
+  std::vector<StorageRef> written;                   // by every submission
   device::Memory arena;
   Ref<EngineCore> core;
   device::CommandList list;
@@ -166,8 +167,10 @@ ExecutionPlan EngineCore::plan_of(std::unique_ptr<Graph>& batch, std::vector<Mat
   }
   for (const graph::Node& node : batch->nodes) {
     if (node.target == graph::kNoNode) continue;
-    state->inputs.erase(batch->leaves[node.target].tensor->storage().get());
+    const StorageRef& target = batch->leaves[node.target].tensor->storage();
+    if (state->inputs.erase(target.get()) > 0) state->written.push_back(target);
   }
+  state->written.insert(state->written.end(), state->storages.begin(), state->storages.end());
   for (const StorageRef& s : state->storages) storages.push_back(s->address());
   const auto code = first_code_.find(&program);
   program.fill({.leaves = leaves,
@@ -207,6 +210,7 @@ Event EngineCore::submit(const ExecutionPlan& plan, bool timed, std::string_view
     counters_.dispatches += state.list.dispatches.size();
     status_used_ = status_used_ || !state.program->checks().empty();
   }
+  for (const StorageRef& s : state.written) ++s->version;
   ++state.submissions;
   return last_event();
 }

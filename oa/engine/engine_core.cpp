@@ -289,7 +289,14 @@ std::unique_ptr<Graph> EngineCore::take_pending() {
 
 void EngineCore::run_batch(std::unique_ptr<Graph> batch, bool timed) {
   ++counters_.flushes;
-  run(*batch, timed);
+  Ready ready;
+  try {
+    ready = ready_for(*batch);
+  } catch (const Error&) {
+    salvage(*batch);
+    throw;
+  }
+  run(*batch, ready, timed);
 }
 
 void EngineCore::flush(bool timed) {
@@ -297,22 +304,25 @@ void EngineCore::flush(bool timed) {
   if (watch_ && watch_->refusal.empty()) {
     watch_->refusal = "flush: the step ran in parts, expected one batch without a flush in between";
   }
-  // The graph leaves first: if anything below throws, its values are lost but the engine is whole.
+  // The graph leaves first: if anything below throws, values of it are lost but the engine is
+  // whole.
   run_batch(take_pending(), timed);
 }
 
-void EngineCore::run(Graph& batch, bool timed) {
-  const std::shared_ptr<Program> program = program_of(batch, false);
+EngineCore::Ready EngineCore::ready_for(const Graph& graph) {
+  Ready ready{program_of(graph, false), {}};
+  for (u64 bytes : ready.program->storage_bytes()) ready.storages.push_back(allocate(bytes));
+  reserve_arena(ready.program->arena_bytes());
+  return ready;
+}
+
+void EngineCore::run(Graph& batch, const Ready& ready, bool timed) {
+  const std::shared_ptr<Program>& program = ready.program;
   leaf_addresses_.clear();
   for (const graph::Leaf& leaf : batch.leaves)
     leaf_addresses_.push_back(leaf.tensor->storage()->address());
-  std::vector<StorageRef> storages;
   storage_addresses_.clear();
-  for (u64 bytes : program->storage_bytes()) {
-    storages.push_back(allocate(bytes));
-    storage_addresses_.push_back(storages.back()->address());
-  }
-  reserve_arena(program->arena_bytes());
+  for (const StorageRef& s : ready.storages) storage_addresses_.push_back(s->address());
   const auto code = first_code_.find(program.get());
   program->fill({.leaves = leaf_addresses_,
                  .storages = storage_addresses_,
@@ -322,7 +332,7 @@ void EngineCore::run(Graph& batch, bool timed) {
                  .check_code = code == first_code_.end() ? 0 : code->second},
                 list_);
   submit_list(*program, list_, timed);
-  bind_results(batch, *program, storages);
+  bind_results(batch, *program, ready.storages);
 }
 
 // Values that users hold are ready now, in the order of the device's work.

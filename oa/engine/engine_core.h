@@ -102,7 +102,14 @@ class EngineCore final : public graph::Recorder {
   std::shared_ptr<graph::Program> new_program(const graph::Graph& graph, bool capture);
   std::unique_ptr<graph::Graph> record_apart(const std::function<std::vector<Matrix>()>& fn,
                                              CaptureWatch& watch, std::vector<Matrix>& results);
-  void run(graph::Graph& graph, bool timed);
+  // What has to exist before a graph runs.
+  struct Ready {
+    std::shared_ptr<graph::Program> program;
+    std::vector<graph::StorageRef> storages;  // of its results
+  };
+  Ready ready_for(const graph::Graph& graph);
+  void run(graph::Graph& graph, const Ready& ready, bool timed);
+  void salvage(graph::Graph& failed) noexcept;  // salvage.cpp
   void bind_results(graph::Graph& graph, const graph::Program& program,
                     const std::vector<graph::StorageRef>& storages);
   void reserve_arena(u64 bytes);

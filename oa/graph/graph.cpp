@@ -33,6 +33,16 @@ Storage::Storage(const device::Memory& memory, u64 offset, u64 bytes, std::funct
 
 Tensor::Tensor(Recorder& recorder, Spec spec) : recorder_(&recorder), spec_(std::move(spec)) {}
 
+TensorRef Tensor::view(const TensorRef& of, const Shape& shape) {
+  TensorRef view(new Tensor(of->recorder(), {of->dtype(), shape}));
+  if (of->pending()) {
+    view->base_ = of->base_ ? of->base_ : of;
+  } else {
+    view->storage_ = of->storage();
+  }
+  return view;
+}
+
 Tensor::~Tensor() {
   if (graph_) graph_->nodes[node_].outputs[output_].holder = nullptr;
 }
@@ -75,6 +85,9 @@ u32 Graph::leaf_of(const TensorRef& tensor) {
 }
 
 Operand Graph::operand_of(const TensorRef& tensor) {
+  if (tensor->base_ && tensor->pending()) {
+    return reshaped(operand_of(tensor->base_), tensor->spec());
+  }
   const bool assigned_since = tensor->graph() == this && tensor->storage() &&
                               tensor->storage()->writer_graph == serial_ &&
                               tensor->storage()->writer_node != tensor->node();
@@ -83,11 +96,14 @@ Operand Graph::operand_of(const TensorRef& tensor) {
   const Storage& storage = *tensor->storage();
   if (storage.writer_graph != serial_) return {kNoNode, leaf_of(tensor)};
   // Another view of storage that this graph has assigned: read the assigned value.
-  const Operand written{storage.writer_node, 0};
-  if (spec(written) == tensor->spec()) return written;
-  Node node{.op = &op_def<Reshape>(), .attrs = make_attrs<Reshape>({tensor->shape()})};
-  node.inputs = {written};
-  node.outputs = {{tensor->spec(), nullptr}};
+  return reshaped({storage.writer_node, 0}, tensor->spec());
+}
+
+Operand Graph::reshaped(Operand operand, const Spec& wanted) {
+  if (spec(operand) == wanted) return operand;
+  Node node{.op = &op_def<Reshape>(), .attrs = make_attrs<Reshape>({wanted.shape})};
+  node.inputs = {operand};
+  node.outputs = {{wanted, nullptr}};
   node.first_scalar = static_cast<u32>(scalars.size());
   nodes.push_back(std::move(node));
   return {static_cast<u32>(nodes.size() - 1), 0};
@@ -161,21 +177,22 @@ void Graph::record_assign(const TensorRef& target, const TensorRef& value) {
   if (&target->recorder() != recorder_ || &value->recorder() != recorder_) {
     invalid("assign", "value belongs to another engine, expected operands of one engine");
   }
+  const TensorRef& own = target->base_ ? target->base_ : target;
   Node node{.op = &assign_op(), .attrs = make_attrs<Assign>({})};
-  node.inputs = {operand_of(value)};
-  node.outputs = {{target->spec(), nullptr}};
+  node.inputs = {reshaped(operand_of(value), own->spec())};
+  node.outputs = {{own->spec(), nullptr}};
   node.first_scalar = static_cast<u32>(scalars.size());
-  const StorageRef storage = target->storage();
-  if (storage) node.target = leaf_of(target);
+  const StorageRef storage = own->storage();
+  if (storage) node.target = leaf_of(own);
   const auto id = static_cast<u32>(nodes.size());
   nodes.push_back(std::move(node));
-  target->bind_node(this, id, 0);
+  own->bind_node(this, id, 0);
   if (storage) {
     storage->writer_graph = serial_;
     storage->writer_node = id;
     ++storage->version;
   } else {
-    ++target->version_;
+    ++own->version_;
   }
 }
 

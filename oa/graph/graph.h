@@ -76,20 +76,31 @@ inline constexpr u32 kNoNode = ~0u;
 class Tensor : public RefCounted {
  public:
   Tensor(Recorder& recorder, Spec spec);
+  // The elements of `of` under another shape, whatever becomes of them: what is assigned to one is
+  // in the other. `of` may be pending, and is no part of a graph that a stage rewrites.
+  static TensorRef view(const TensorRef& of, const Shape& shape);
   ~Tensor();
   const Spec& spec() const { return spec_; }
   const Shape& shape() const { return spec_.shape; }
   DType dtype() const { return spec_.dtype; }
   Recorder& recorder() const { return *recorder_; }
 
-  bool pending() const { return graph_ != nullptr; }
-  Graph* graph() const { return graph_; }
-  u32 node() const { return node_; }
-  u32 output() const { return output_; }
-  const StorageRef& storage() const { return storage_; }
+  bool pending() const { return graph() != nullptr; }
+  Graph* graph() const { return base_ ? base_->graph_ : graph_; }
+  u32 node() const { return base_ ? base_->node_ : node_; }
+  u32 output() const { return base_ ? base_->output_ : output_; }
+  const StorageRef& storage() const { return base_ ? base_->storage_ : storage_; }
+  // Equal for values that share their elements.
+  const void* elements() const {
+    if (storage()) return storage().get();
+    return base_ ? base_.get() : this;
+  }
 
   // Grows whenever the elements are replaced in place, here or through another view of them.
-  u64 version() const { return version_ + (storage_ ? storage_->version : 0); }
+  u64 version() const {
+    if (base_) return base_->version();
+    return version_ + (storage_ ? storage_->version : 0);
+  }
 
   // Set by who owns this value as a parameter of a model; null for others.
   LeafOwner* owner = nullptr;
@@ -105,6 +116,7 @@ class Tensor : public RefCounted {
   u32 node_ = kNoNode;
   u32 output_ = 0;
   StorageRef storage_;
+  TensorRef base_;      // of a view of what had no storage yet: the value itself, no view
   u64 version_ = 0;     // replacements while there was no storage
   u64 leaf_graph_ = 0;  // serial of the graph that last read this tensor, as its leaf `leaf_`
   u32 leaf_ = 0;
@@ -175,6 +187,7 @@ class Graph {
 
  private:
   u32 leaf_of(const TensorRef& tensor);
+  Operand reshaped(Operand operand, const Spec& spec);
   Recorder* recorder_;
   u64 serial_;  // tells graphs apart that lived at the same address
 };

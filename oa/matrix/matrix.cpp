@@ -67,12 +67,11 @@ Matrix Matrix::reshape(const Shape& shape) const {
     target[static_cast<u32>(free_axis)] = num_elements() / known;
   }
   if (target == this->shape()) return *this;
-  if (!tensor_->pending() && !tensor_->recorder().rewriting() &&
-      target.elements() == num_elements()) {
-    // Ready elements are shared by a second value.
+  const bool has_elements = tensor_->pending() || tensor_->storage();
+  if (has_elements && !tensor_->recorder().rewriting() && target.elements() == num_elements()) {
+    // The elements are shared, computed or not.
     check_shape("reshape", target, size_bytes(dtype()));
-    graph::TensorRef view(new graph::Tensor(tensor_->recorder(), {dtype(), target}));
-    view->bind_storage(tensor_->storage());
+    graph::TensorRef view = graph::Tensor::view(tensor_, target);
     if (graph::Observer* listener = graph::observer()) {
       listener->after(graph::op_def<graph::Reshape>(), graph::make_attrs<graph::Reshape>({target}),
                       {&tensor_, 1}, {&view, 1});

@@ -36,7 +36,8 @@ class Matrix {
   DType dtype() const { return held().dtype(); }
   i64 num_elements() const { return shape().elements(); }
 
-  // The same elements under another shape; one extent may be -1. No copy.
+  // The same elements under another shape; one extent may be -1. No copy: what is assigned to one
+  // of both, computed or not, is in the other.
   Matrix reshape(const Shape& shape) const;
   Matrix flatten() const { return reshape({-1}); }
   Matrix unsqueeze(i64 axis) const;  // a new axis of extent 1; 0 .. rank

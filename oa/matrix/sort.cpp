@@ -1,6 +1,6 @@
 // Short rows: every element counts the elements that come before it (a lane does so for the few
-// elements of a tiny row). Long ones: a radix sort of
-// keys whose unsigned order is the order wanted.
+// elements of a tiny row). Long ones: a radix sort of keys whose unsigned order is the order
+// wanted, or, where few elements are kept, a search for each of them.
 #include "oa/matrix/sort.h"
 
 #include <algorithm>
@@ -80,6 +80,8 @@ struct SortRows {
       by_lane(l, a);
     } else if (n <= longest) {
       by_counting(l, a);
+    } else if (selects(l, a)) {
+      by_selection(l, a);
     } else {
       by_radix(l, a);
     }
@@ -95,12 +97,14 @@ struct SortRows {
     for (DType t : kAll) s.call({{{3, 29}, t, -9, 9, true}}, Attrs{29, false});
     s.call({{{5, 7}, DType::F32, -2, 2, true}}, Attrs{3, true});
     s.call({{{2, 300}}}, Attrs{300, true});
+    for (DType t : kAll) s.call({{{3, 300}, t, -9, 9, true}}, Attrs{5, true});
     s.call({{{4, 1}}}, Attrs{1, false});
   }
 
  private:
   static constexpr i64 kLaneRow = 16;  // elements that a lane holds in registers
   static constexpr i64 kLaneKeep = 4;
+  static constexpr i64 kMostLooks = i64{1} << 20;  // at elements of a row, by selection
 
   // A lane has a row, and picks what belongs to each place.
   static void by_lane(Lower& l, const Attrs& a) {
@@ -203,6 +207,58 @@ struct SortRows {
                   });
     });
     l.launch(std::move(k), ceil_div(rows, per_group), args);
+  }
+
+  // Few elements of a long row are looked for one after the other.
+  static bool selects(const Lower& l, const Attrs& a) {
+    const i64 most = l.target().is_cpu() ? 64 : 16;
+    return a.keep > 0 && a.keep <= most && key_bits(l.in(0).dtype) <= 32 &&
+           a.keep * l.in(0).shape.back() <= kMostLooks;
+  }
+
+  // A workgroup has a row. A round finds the first, by key and position, of those behind what the
+  // round before found.
+  static void by_selection(Lower& l, const Attrs& a) {
+    const i64 n = l.in(0).shape.back(), rows = rows_of(l);
+    const u32 width = l.target().width;
+    const kernel::Scalar elem = graph::element_scalar(l.in(0).dtype);
+    const kernel::Scalar type = index_type(rows * n);
+    const i64 per_group =
+        l.target().is_cpu() ? std::max<i64>(1, 16384 / (n * a.keep / width + n)) : 1;
+    const auto least = [](const Value& x, const Value& y) { return kernel::min(x, y); };
+    kernel::Kernel k = kernel::trace("sort_select", l.target(), width, [&] {
+      const Buffer x = kernel::param_buffer(elem), values = kernel::param_buffer(elem),
+                   indices = kernel::param_buffer(kernel::Scalar::I32);
+      const auto select_row = [&](const Value& row) {
+        const Value first = row * index(type, n);
+        const kernel::Var<U32> last_key(word(0)), next(word(0));
+        kernel::For(word(0), word(a.keep), word(1), [&](const U32& round) {
+          const kernel::Var<U32> best(word(-1)), from(word(n));
+          for_lanes(word(0), word(n), n, [&](const Value& lane_index) {
+            const U32 j(lane_index);
+            const U32 key(order_key(x.load(first + kernel::cast(j, type)), a.descending));
+            const kernel::Bool behind = (*last_key < key) | ((key == *last_key) & (j >= *next));
+            const kernel::Bool better = behind & ((key < *best) | (*from == word(n)));
+            best = kernel::select(better, key, *best);
+            from = kernel::select(better, j, *from);
+          });
+          const U32 found(kernel::group_reduce(*best, least));
+          const U32 at(kernel::group_reduce(kernel::select(*best == found, *from, word(n)), least));
+          kernel::If(kernel::lane() == 0u, [&] {
+            const Value to = row * index(type, a.keep) + kernel::cast(round, type);
+            values.store(to, x.load(first + kernel::cast(at, type)));
+            indices.store(to, kernel::cast(at, kernel::Scalar::I32));
+          });
+          last_key = found;
+          next = at + 1u;
+        });
+      };
+      const Value begin = kernel::cast(kernel::group(), type) * index(type, per_group);
+      if (per_group == 1) return select_row(begin);
+      kernel::For(begin, kernel::min(begin + index(type, per_group), index(type, rows)),
+                  index(type, 1), select_row);
+    });
+    l.launch(std::move(k), ceil_div(rows, per_group), {l.input(0), l.output(0), l.output(1)});
   }
 
   // Keys of the elements, or (F64) of the elements at the positions sorted so far.

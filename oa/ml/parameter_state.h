@@ -15,11 +15,13 @@ struct Parameter::State final : graph::LeafOwner {
   std::string name;
   Matrix data;
   std::optional<Matrix> gradient;
+  u32 shown_averages = 0;  // that stand in its place for a while
 };
 
-// Parameters from the values that hold their elements.
+// Parameters from the values that hold their elements, and what only the library changes.
 class TapeAccess {
  public:
+  static u32& shown_averages(const Parameter& p) { return p.held().shown_averages; }
   static Parameter parameter_of(graph::LeafOwner* owner) {
     Parameter p;
     p.state_ = Ref(owner);

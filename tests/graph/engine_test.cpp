@@ -91,6 +91,40 @@ TEST(SharedMemory, TheLastAssignmentThroughAnyViewWins) {
   EXPECT_EQ(view.read_f32(), (Floats{111, 112, 113, 114}));
 }
 
+// Whether a value was computed when it got another shape makes no difference.
+TEST(SharedMemory, AReshapedValueIsTheSameElementsComputedOrNot) {
+  for (const bool computed : {false, true}) {
+    Engine e = open();
+    const Matrix a = row(e, {1, 2, 3, 4});
+    const Matrix x = a + 10.0;
+    if (computed) e.flush();
+    const Matrix view = x.reshape({2, 2}), again = view.reshape({4, 1});
+    const Matrix before = view * 1.0;
+    x.assign(a * 2.0);
+    const Matrix between = matrix::sum(view, 0);
+    view.assign(view + 100.0);
+    EXPECT_EQ(before.read_f32(), (Floats{11, 12, 13, 14})) << computed;
+    EXPECT_EQ(between.read_f32(), (Floats{8, 12})) << computed;
+    for (const Matrix* m : {&x, &view, &again}) {
+      EXPECT_EQ(m->read_f32(), (Floats{102, 104, 106, 108})) << computed;
+    }
+    again.assign(matrix::flip(again, 0));
+    x.assign(x + 1.0);
+    EXPECT_EQ(view.read_f32(), (Floats{109, 107, 105, 103})) << computed;
+    view.write<f32>(Floats{1, 2, 3, 4});
+    EXPECT_EQ(x.read_f32(), (Floats{1, 2, 3, 4})) << computed;
+  }
+}
+
+TEST(SharedMemory, AViewKeepsAPendingValueThatNobodyElseHolds) {
+  Engine e = open();
+  Matrix x = row(e, {1, 2, 3, 4}) + 1.0;
+  const Matrix view = x.reshape({2, 2});
+  x = Matrix();
+  view.assign(view * 2.0);
+  EXPECT_EQ(view.read_f32(), (Floats{4, 6, 8, 10}));
+}
+
 TEST(SharedMemory, AReductionOfTheOldValueBesideItsReplacement) {
   Engine e = open();
   const Matrix x = row(e, {1, 2, 3, 4});
@@ -333,6 +367,47 @@ TEST(Programs, IndependentWorkSharesABarrierIntervalAndDependentWorkDoesNot) {
   const auto& sync = plan.stages()[static_cast<u32>(graph::Stage::SynchronizationPlanning)];
   EXPECT_EQ(plan.dispatch_count(), 3u);
   EXPECT_EQ(sync.output_count, 1u);
+}
+
+// --- Batches that fail ---
+
+// As if operations had run one by one: nothing is replaced after the one that failed.
+TEST(FailedBatch, WhatDoesNotDependOnTheFailureIsComputed) {
+  Engine e = Engine::open({.device = "cpu"});
+  const Matrix a = row(e, {1, 2, 3}), state = row(e, {5, 6, 7}), late = row(e, {8, 9, 10});
+  e.flush();
+  const Matrix before = a + 1.0;
+  state.assign(state * 2.0);
+  const i64 large = i64{1} << 21;
+  const Matrix huge = matrix::full(e, {large, large}, 2);  // 16 TiB
+  const Matrix dependent = matrix::sum(huge, 0);
+  const Matrix after = before * 3.0;
+  const Matrix pending = a * 5.0;
+  pending.assign(pending + matrix::slice(dependent, 0, 0, 3));
+  late.assign(a);
+  const Matrix of_late = late + 1.0;
+  const std::string text = error_of([&] { (void)after.read_f32(); });
+  EXPECT_NE(text, "no error");
+  EXPECT_EQ(before.read_f32(), (Floats{2, 3, 4}));
+  EXPECT_EQ(after.read_f32(), (Floats{6, 9, 12}));
+  EXPECT_EQ(state.read_f32(), (Floats{10, 12, 14}));
+  EXPECT_EQ(late.read_f32(), (Floats{8, 9, 10}));
+  for (const Matrix* lost : {&huge, &dependent, &pending, &of_late}) {
+    const std::string why = error_of([&] { (void)matrix::copy(*lost); });
+    EXPECT_NE(why.find("never computed because its batch failed"), std::string::npos) << why;
+  }
+  EXPECT_NE(error_of([&] { (void)of_late.read_f32(); }).find("never computed"), std::string::npos);
+  // The engine goes on, and with more than one failure in a batch.
+  const Matrix again = late * 2.0, other = matrix::full(e, {large, large}, 3),
+               third = matrix::full(e, {large, 2 * large}, 4), last = a * 2.0;
+  EXPECT_EQ(error_of([&] { e.flush(); }), text);
+  EXPECT_EQ(again.read_f32(), (Floats{16, 18, 20}));
+  EXPECT_EQ(last.read_f32(), (Floats{2, 4, 6}));
+  EXPECT_NE(error_of([&] { (void)other.reshape({-1}); }), "no error");
+  // Without anything else in it.
+  const Matrix alone = matrix::full(e, {large, large}, 3);
+  EXPECT_EQ(error_of([&] { e.flush(); }), text);
+  EXPECT_EQ((a + 1.0).read_f32(), (Floats{2, 3, 4}));
 }
 
 }  // namespace

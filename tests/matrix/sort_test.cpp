@@ -88,6 +88,36 @@ TEST_P(Sort, LongRowsOfManyBlocks) {
   EXPECT_EQ(argsort(k, 1, true).read<i32>(), order(y, n, true));
 }
 
+// Few of a long row: the beginning of the whole order.
+TEST_P(Sort, SelectionOfFew) {
+  for (const i64 n : {257, 300, interpreted() ? 301 : 5000}) {
+    const auto x = awkward(static_cast<u32>(n), static_cast<size_t>(3 * n));
+    const Matrix m = from<f32>({3, n}, x);
+    const auto want = order(x, static_cast<size_t>(n), true);
+    for (const i64 k : {1, 7, 16, 17, 64}) {
+      if (interpreted() && k > 16) continue;
+      const TopKResult r = top_k(m, k);
+      std::vector<i32> indices;
+      std::vector<f32> values;
+      for (i64 row = 0; row < 3; ++row) {
+        for (i64 i = 0; i < k; ++i) {
+          indices.push_back(want[static_cast<size_t>(row * n + i)]);
+          values.push_back(x[static_cast<size_t>(row * n + indices.back())]);
+        }
+      }
+      ASSERT_EQ(r.indices.read<i32>(), indices) << n << " " << k;
+      ASSERT_TRUE(same_bits(r.values.read_f32(), values)) << n << " " << k;
+    }
+  }
+  // Nothing but one key, and the keys at both ends.
+  for (const bool ends : {false, true}) {
+    std::vector<u32> u(700, ends ? 0u : 5u);
+    if (ends) u[13] = u[699] = ~0u;
+    const auto got = top_k(from<u32>({700}, u), 5).indices.read<i32>();
+    EXPECT_EQ(got, ends ? (std::vector<i32>{13, 699, 0, 1, 2}) : (std::vector<i32>{0, 1, 2, 3, 4}));
+  }
+}
+
 TEST_P(Sort, Dtypes) {
   for (size_t n : {size_t{9}, size_t{interpreted() ? 270u : 700u}}) {
     const Shape s{static_cast<i64>(n)};

@@ -358,5 +358,55 @@ TEST(Recurrent, TapeChangesNoBit) {
   EXPECT_EQ(o.run(c).read_f32(), plain);
 }
 
+// Numbers of 16 bits are those of F32 in between; the results are rounded.
+TEST_P(RecurrentTest, SixteenBitsAroundSumsOfThirtyTwo) {
+  for (const DType narrow : {DType::F16, DType::BF16}) {
+    for (const i64 gates : {1, 3}) {
+      const Case c{.batch = 3, .steps = 5, .hidden = 7, .gates = gates, .state = true};
+      const Values v = values_of(c);
+      const auto rounded = [&](const Shape& shape, const std::vector<f32>& values) {
+        return matrix::cast(from<f32>(shape, values), narrow);
+      };
+      const std::vector<Matrix> in = {rounded({c.batch, c.steps, gates * c.hidden}, v.gates_i),
+                                      rounded({gates * c.hidden, c.hidden}, v.weight),
+                                      rounded({gates * c.hidden}, v.bias),
+                                      rounded({c.batch, c.hidden}, v.state)};
+      std::vector<Matrix> wide;
+      for (const Matrix& m : in) wide.push_back(matrix::cast(m, DType::F32));
+      engine().flush();
+      const auto run = [&](const std::vector<Matrix>& x, std::vector<Matrix>* grads, bool cell) {
+        ml::GradientTape tape;
+        for (const Matrix& m : x) tape.watch(m);
+        const Matrix first = cell ? matrix::slice(x[0], 1, 0, 1).squeeze(1) : x[0];
+        const Matrix y = cell && gates == 1 ? rnn_cell(first, x[3], x[1], x[2])
+                         : cell             ? gru_cell(first, x[3], x[1], x[2])
+                         : gates == 1       ? rnn_scan(first, x[1], x[2], {.state = x[3]})
+                                            : gru_scan(first, x[1], x[2], {.state = x[3]});
+        tape.backward(matrix::sum(matrix::cast(y, DType::F32)));
+        for (const Matrix& m : x) grads->push_back(*tape.gradient(m));
+        return y;
+      };
+      for (const bool cell : {false, true}) {
+        std::vector<Matrix> grads, expected;
+        const Matrix y = run(in, &grads, cell), reference = run(wide, &expected, cell);
+        EXPECT_EQ(y.dtype(), narrow);
+        EXPECT_EQ(matrix::cast(y, DType::F32).read_f32(),
+                  matrix::cast(matrix::cast(reference, narrow), DType::F32).read_f32());
+        for (size_t i = 0; i < grads.size(); ++i) {
+          EXPECT_EQ(grads[i].dtype(), narrow) << i;
+          EXPECT_EQ(matrix::cast(grads[i], DType::F32).read_f32(),
+                    matrix::cast(matrix::cast(expected[i], narrow), DType::F32).read_f32())
+              << token(narrow) << " " << gates << " " << cell << " operand " << i;
+        }
+      }
+      // Gates of 16 bits over weights that are kept in 32.
+      EXPECT_EQ(
+          rnn_scan(matrix::slice(in[0], 2, 0, c.hidden), matrix::slice(wide[1], 0, 0, c.hidden))
+              .dtype(),
+          narrow);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace oa::test

@@ -317,11 +317,11 @@ NoGrad::~NoGrad() { graph::set_observer(static_cast<graph::Observer*>(outer_)); 
 
 Matrix detach(const Matrix& x) {
   if (!x.valid()) invalid("detach", "the value is empty, expected one with elements");
+  if (!x.tensor()->recorder().rewriting() && (x.tensor()->pending() || x.tensor()->storage())) {
+    return Matrix(Tensor::view(x.tensor(), x.shape()));
+  }
   const NoGrad quiet;
-  if (x.tensor()->pending()) return matrix::record<graph::Reshape>({x}, {x.shape()});
-  TensorRef view(new Tensor(x.tensor()->recorder(), x.tensor()->spec()));
-  view->bind_storage(x.tensor()->storage());
-  return Matrix(view);
+  return matrix::record<graph::Reshape>({x}, {x.shape()});
 }
 
 // Access to the innermost tape for operations with rules of their own.

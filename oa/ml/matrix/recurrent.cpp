@@ -25,6 +25,15 @@ std::vector<TensorRef> with_optional(std::initializer_list<Matrix> needed,
   return list;
 }
 
+// Numbers of 16 bits as F32: casts run inside the products and kernels around the scan.
+Matrix wide(const Matrix& m) {
+  const bool narrow = m.valid() && (m.dtype() == DType::F16 || m.dtype() == DType::BF16);
+  return narrow ? cast(m, DType::F32) : m;
+}
+Matrix as_gates(const Matrix& result, const Matrix& gates_i) {
+  return cast(result, gates_i.dtype());
+}
+
 Matrix recurrent_product(const Matrix& hidden, const Matrix& weight, const Matrix& bias) {
   const Matrix product = mat_mul_nt(hidden, weight);
   return bias.valid() ? product + bias : product;
@@ -109,28 +118,37 @@ OpList recurrent_ops() {
 
 Matrix rnn_cell(const Matrix& gates_i, const Matrix& hidden, const Matrix& weight_hh,
                 const Matrix& bias_hh) {
-  return record_all<RnnCell>(with_optional({gates_i, hidden, weight_hh}, {bias_hh}), {})[0];
+  return as_gates(
+      record_all<RnnCell>(
+          with_optional({wide(gates_i), wide(hidden), wide(weight_hh)}, {wide(bias_hh)}), {})[0],
+      gates_i);
 }
 
 Matrix rnn_scan(const Matrix& gates_i, const Matrix& weight_hh, const Matrix& bias_hh,
                 const RnnScanOptions& options) {
-  return record_all<RnnScan>(with_optional({gates_i, weight_hh}, {bias_hh, options.state}),
-                             {bias_hh.valid(), options.state.valid(), options.reverse})[0];
+  return as_gates(record_all<RnnScan>(with_optional({wide(gates_i), wide(weight_hh)},
+                                                    {wide(bias_hh), wide(options.state)}),
+                                      {bias_hh.valid(), options.state.valid(), options.reverse})[0],
+                  gates_i);
 }
 
 Matrix gru_cell(const Matrix& gates_i, const Matrix& hidden, const Matrix& weight_hh,
                 const Matrix& bias_hh, GruReset reset) {
-  return record_all<GruCell>(with_optional({gates_i, hidden, weight_hh}, {bias_hh}),
-                             {reset == GruReset::BeforeProduct})[0];
+  return as_gates(record_all<GruCell>(with_optional({wide(gates_i), wide(hidden), wide(weight_hh)},
+                                                    {wide(bias_hh)}),
+                                      {reset == GruReset::BeforeProduct})[0],
+                  gates_i);
 }
 
 Matrix gru_scan(const Matrix& gates_i, const Matrix& weight_hh, const Matrix& bias_hh,
                 const GruScanOptions& options) {
   // Only a tape has a use for the gates.
   const bool keep = graph::observer() != nullptr;
-  return record_all<GruScan>(with_optional({gates_i, weight_hh}, {bias_hh, options.state}),
-                             {bias_hh.valid(), options.state.valid(), options.reverse,
-                              options.reset == GruReset::BeforeProduct, keep})[0];
+  return as_gates(record_all<GruScan>(with_optional({wide(gates_i), wide(weight_hh)},
+                                                    {wide(bias_hh), wide(options.state)}),
+                                      {bias_hh.valid(), options.state.valid(), options.reverse,
+                                       options.reset == GruReset::BeforeProduct, keep})[0],
+                  gates_i);
 }
 
 }  // namespace oa::ml::matrix

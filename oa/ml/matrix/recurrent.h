@@ -2,7 +2,9 @@
 //
 // gates_i is the input's share of the gates, x W_ihT + b_ih, for all steps at once. Hidden sizes,
 // batches and lengths may be anything. Operands are F32, or F64 on devices that have it, all alike;
-// else InvalidArgument.
+// else InvalidArgument. Any of them may be F16 or BF16 in place of F32: states and sums are F32
+// from step to step, and the results, of the dtype of gates_i, are rounded at the end; gradients
+// have the dtypes of the operands.
 #pragma once
 
 #include "oa/matrix/matrix.h"

@@ -31,9 +31,7 @@ Matrix clip_grad_norm(std::span<const Matrix> gradients, f64 max_norm) {
     if (&g.tensor()->recorder() != &gradients[0].tensor()->recorder()) {
       invalid(kOp, "gradient {} belongs to another engine, expected gradients of one engine", i);
     }
-    const graph::StorageRef& storage = g.tensor()->storage();
-    const void* memory = storage ? static_cast<const void*>(storage.get()) : g.tensor().get();
-    if (!seen.insert(memory).second) {
+    if (!seen.insert(g.tensor()->elements()).second) {
       invalid(kOp, "gradient {} has the elements of an earlier one, expected every gradient once",
               i);
     }
@@ -48,7 +46,19 @@ Matrix clip_grad_norm(std::span<const Matrix> gradients, f64 max_norm) {
   return Matrix(norm[0]);
 }
 
+void separate_gradients(std::span<const Parameter> parameters) {
+  const NoGrad off;
+  std::set<const void*> seen;
+  for (const Parameter& p : parameters) {
+    if (!p.gradient()) continue;
+    if (!seen.insert(p.gradient()->tensor()->elements()).second) {
+      p.set_gradient(matrix::copy(*p.gradient()));
+    }
+  }
+}
+
 Matrix clip_grad_norm(std::span<const Parameter> parameters, f64 max_norm) {
+  separate_gradients(parameters);
   std::vector<Matrix> gradients;
   for (const Parameter& p : parameters) {
     if (p.gradient()) gradients.push_back(*p.gradient());

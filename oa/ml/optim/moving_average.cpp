@@ -5,6 +5,7 @@
 #include "oa/ml/autograd/gradient_tape.h"
 #include "oa/ml/optim/optimizer_base.h"
 #include "oa/ml/optim/update_ops.h"
+#include "oa/ml/parameter_state.h"
 
 namespace oa::ml {
 namespace {
@@ -58,11 +59,13 @@ ExponentialMovingAverage::Scope::Scope(ExponentialMovingAverage& average) : aver
   for (size_t i = 0; i < weights_.size(); ++i) {
     average.parameters_[i].replace_data(average.averages_[i]);
   }
+  for (const Parameter& p : average.parameters_) ++TapeAccess::shown_averages(p);
   average.shown_ = true;
 }
 
 ExponentialMovingAverage::Scope::~Scope() {
   average_.shown_ = false;
+  for (const Parameter& p : average_.parameters_) --TapeAccess::shown_averages(p);
   try {
     for (size_t i = 0; i < weights_.size(); ++i) {
       average_.parameters_[i].replace_data(weights_[i]);

@@ -21,7 +21,8 @@ class ExponentialMovingAverage {
   // Records one update; once after every optimizer step. FailedPrecondition within a Scope.
   void update();
 
-  // The module has the averages while this lives, and its own weights again at its end.
+  // The module has the averages while this lives, and its own weights again at its end. Optimizers
+  // refuse steps in between, replayed ones too: they would be lost.
   class Scope {
    public:
     ~Scope();

@@ -68,6 +68,8 @@ class Optimizer {
   virtual Matrix step_counter() const { return {}; }
   // Names, among the parameters, one without a gradient that should have one; empty: there is none.
   virtual std::string without_gradient() const { return {}; }
+  // Names, among the parameters, one that shows an average; empty: there is none.
+  virtual std::string showing_average() const { return {}; }
   std::weak_ptr<const void> life() const { return life_; }  // ends with the optimizer
 
  private:

@@ -8,6 +8,7 @@
 #include "oa/matrix/create.h"
 #include "oa/ml/autograd/gradient_tape.h"
 #include "oa/ml/optim/update_ops.h"
+#include "oa/ml/parameter_state.h"
 
 namespace oa::ml {
 
@@ -175,8 +176,18 @@ void OptimizerBase::count_replays(u64 replays) {
 
 u64 OptimizerBase::step_form() const {
   u64 form = revision_;  // a replay asks, so no hash worth the name
-  for (const Parameter& p : parameters_) form = form * 0x9e3779b97f4a7c15ull + p.requires_grad();
+  for (const Parameter& p : parameters_) {
+    const u64 state = p.requires_grad() + 2 * u64{TapeAccess::shown_averages(p) > 0};
+    form = form * 0x9e3779b97f4a7c15ull + state;
+  }
   return form;
+}
+
+std::string OptimizerBase::showing_average() const {
+  for (const Parameter& p : parameters_) {
+    if (TapeAccess::shown_averages(p) > 0) return p.name();
+  }
+  return {};
 }
 
 std::string OptimizerBase::without_gradient() const {
@@ -215,6 +226,10 @@ void OptimizerBase::run(const Matrix* guard) {
     }
   }
   check_gradients();
+  if (const std::string name = showing_average(); !name.empty()) {
+    fail(ErrorKind::FailedPrecondition, kind_,
+         "parameter \"{}\" shows an average, expected a step after the end of its scope", name);
+  }
   if (!engine.capturing()) {
     if (schedule_ && laid_down_ <= turns_) lay_down_rates();
     take_turns(1);

@@ -28,6 +28,7 @@ class OptimizerBase : public CheckpointOptimizer {
   u64 step_form() const override;
   Matrix step_counter() const override { return step_; }
   std::string without_gradient() const override;
+  std::string showing_average() const override;
   void step() override { run(nullptr); }
   void step_if_finite(const Matrix& value) override { run(&value); }
   f64 learning_rate() const override { return rate_value_; }

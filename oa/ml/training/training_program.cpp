@@ -85,6 +85,9 @@ struct TrainingProgram::State {
   std::string stale() const {
     if (optimizer_life.expired()) return "the optimizer does not exist any more";
     if (optimizer->step_form() != step_form) {
+      if (const std::string name = optimizer->showing_average(); !name.empty()) {
+        return fmt::format("parameter \"{}\" shows an average", name);
+      }
       return "the optimizer has other betas, decays or trained parameters than in the captured "
              "step";
     }
@@ -195,7 +198,9 @@ void TrainingProgram::upload(const Matrix& input, DType dtype, const void* data,
 Event TrainingProgram::run(std::string_view op, bool timed) {
   State& s = held(op);
   if (const std::string why = s.stale(); !why.empty()) {
-    fail(ErrorKind::FailedPrecondition, op, "{}, expected a new capture", why);
+    const bool shows = !s.optimizer_life.expired() && !s.optimizer->showing_average().empty();
+    fail(ErrorKind::FailedPrecondition, op, "{}, expected {}", why,
+         shows ? "a replay after the end of its scope" : "a new capture");
   }
   s.last = s.core->submit(s.plan, timed, op);
   s.optimizer->count_replays(1);
