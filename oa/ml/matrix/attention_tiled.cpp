@@ -1,9 +1,12 @@
-// A tile of products is spread over the lanes as row lanes x 8 column lanes: a lane has 4 rows, a
-// row lane's distance apart, and `each` columns, 8 apart, so that neighbouring lanes read
+// A tile of products is spread over the lanes as row lanes x 8 column lanes: a lane has 4
+// rows, a row lane's distance apart, and `each` columns, 8 apart, so that neighbouring lanes read
 // neighbouring rows of workgroup memory. A row of scores belongs to 8 lanes of one subgroup, which
 // exchange its maximum and sum directly. Results have 4 neighbouring columns of every 32 per lane.
 //
-// Tiles lie row by row, four elements longer than the rows are: rows then begin in other banks.
+// Quads (4 elements) of a row are permuted by the row's number instead of padded, so that rows
+// begin in other banks, and scores take the place of operands that are not needed any more: many
+// lanes at work count for more here than large rectangles (8x4 per lane: 225 us where 4x4 take
+// 183).
 #include "oa/ml/matrix/attention_tiled.h"
 
 #include <array>
@@ -24,7 +27,7 @@ using oa::matrix::ceil_div;
 
 constexpr u32 kRows = 4;     // of a lane
 constexpr u32 kColumns = 8;  // lanes that share a row
-constexpr u32 kPad = 4;      // elements behind each row
+constexpr u32 kQuad = 4;     // elements
 
 struct TileShape {
   u32 rows;  // of the workgroup's own side
@@ -33,24 +36,23 @@ struct TileShape {
   u32 row_lanes() const { return rows / kRows; }
   u32 lanes() const { return row_lanes() * kColumns; }
   u32 columns() const { return kColumns * each; }  // rows of the other side
+  u32 scores() const { return rows * columns(); }
 };
 
-// `own`, `other`: tiles of rows that a kernel keeps of each side; `scores`: tiles of scores.
+// `floats`: elements of workgroup memory that a kernel needs with a shape.
+template <class Floats>
 std::optional<TileShape> choose_tile(const Lower& l, const AttentionCall& c, i64 own_length,
-                                     i64 other_length, u32 own, u32 other, u32 scores) {
+                                     i64 other_length, const Floats& floats) {
   const kernel::Target& t = l.target();
   if (t.is_cpu() || c.f.value != kernel::Scalar::F32 || c.n.dim % 32 != 0) return std::nullopt;
   if (t.subgroup < kColumns || own_length == 0 || other_length == 0) return std::nullopt;
-  for (const u32 rows : {64u, 32u, 16u}) {
-    for (const u32 each : {4u, 2u}) {
-      const TileShape shape{rows, each};
-      // Half of a tile may be empty, not more.
-      if (rows > 16 && rows >= 2 * own_length) continue;
-      if (each > 2 && shape.columns() >= 2 * other_length) continue;
-      const i64 floats = (own * rows + other * shape.columns()) * (c.n.dim + kPad) +
-                         scores * rows * (shape.columns() + kPad);
-      if (floats * 4 <= t.shared_bytes && shape.lanes() % t.subgroup == 0) return shape;
-    }
+  for (const TileShape& shape :
+       std::initializer_list<TileShape>{{64, 4}, {64, 2}, {32, 4}, {32, 2}, {16, 4}, {16, 2}}) {
+    // Half of a tile may be empty, not more.
+    if (shape.rows > 16 && shape.rows >= 2 * own_length) continue;
+    if (shape.each > 2 && shape.columns() >= 2 * other_length) continue;
+    if (shape.lanes() % t.subgroup != 0) continue;
+    if (static_cast<i64>(floats(shape)) * 4 <= t.shared_bytes) return shape;
   }
   return std::nullopt;
 }
@@ -62,12 +64,9 @@ class Tile {
   Tile(const AttentionFrame& f, const TileShape& shape)
       : f_(f),
         shape_(shape),
-        pitch_(static_cast<u32>(f.n.dim) + kPad),
+        dim_(static_cast<u32>(f.n.dim)),
         row_lane_(kernel::lane() / U32(kColumns)),
         column_lane_(kernel::lane() % U32(kColumns)) {}
-
-  Shared rows_of(u32 count) const { return {f_.value, count * pitch_}; }
-  Shared scores() const { return {f_.value, shape_.rows * score_pitch()}; }
 
   // Places within the tile: row i of this lane, score column j.
   U32 row(u32 i) const { return row_lane_ + U32(i * shape_.row_lanes()); }
@@ -77,23 +76,24 @@ class Tile {
   // is there again.
   void load(const Shared& to, u32 count, const Buffer& from, const Value& base, i64 stride,
             const Value& first, i64 length, const Value* scale = nullptr) const {
-    const u32 per_row = static_cast<u32>(f_.n.dim) / 4;
+    const u32 per_row = dim_ / kQuad;
     const u32 units = static_cast<u32>(ceil_div(count * per_row, shape_.lanes()));
     const bool even = count * per_row % shape_.lanes() == 0;
     for (u32 u = 0; u < units; ++u) {
       const U32 id = kernel::lane() + U32(u * shape_.lanes());
-      const U32 r = id / U32(per_row), d = id % U32(per_row) * U32(4);
+      const U32 r = id / U32(per_row), quad = id % U32(per_row);
       const auto copy = [&] {
         const Value last = f_.at(length - 1);
         const Value row = kernel::min(first + kernel::cast(r, f_.type), last);
-        Value x = kernel::cast(from.load(base + row * f_.at(stride) + kernel::cast(d, f_.type), 4),
-                               f_.value);
+        Value x = kernel::cast(
+            from.load(base + row * f_.at(stride) + kernel::cast(quad * U32(kQuad), f_.type), kQuad),
+            f_.value);
         if (scale) {
           std::vector<Value> scaled;
-          for (u32 i = 0; i < 4; ++i) scaled.push_back(kernel::extract(x, i) * *scale);
+          for (u32 i = 0; i < kQuad; ++i) scaled.push_back(kernel::extract(x, i) * *scale);
           x = kernel::vec(scaled);
         }
-        to.store(r * U32(pitch_) + d, x);
+        to.store(r * U32(dim_) + permuted(quad, r & U32(kSpread)), x);
       };
       if (even || u + 1 < units) {
         copy();
@@ -107,16 +107,18 @@ class Tile {
   Scores products(const Shared& own, const Shared& other) const {
     Scores sums;
     for (u32 i = 0; i < kRows * shape_.each; ++i) sums.emplace_back(f_.number(0));
-    kernel::For(U32(0), U32(static_cast<u32>(f_.n.dim)), U32(8), [&](const Value& begin) {
-      for (u32 u = 0; u < 8; u += 4) {
-        const U32 d = U32(begin) + U32(u);
-        const auto a = lines(own, [&](u32 i) { return row(i); }, kRows, d);
-        const auto b = lines(other, [&](u32 j) { return column(j); }, shape_.each, d);
+    kernel::For(U32(0), U32(dim_ / kQuad), U32(2), [&](const Value& begin) {
+      for (u32 u = 0; u < 2; ++u) {
+        const U32 quad = U32(begin) + U32(u);
+        std::vector<std::array<Value, kQuad>> a, b;
+        for (u32 i = 0; i < kRows; ++i) a.push_back(line(own, row(i), row_key(i), quad));
+        for (u32 j = 0; j < shape_.each; ++j)
+          b.push_back(line(other, column(j), column_lane_, quad));
         for (u32 i = 0; i < kRows; ++i) {
           for (u32 j = 0; j < shape_.each; ++j) {
             VarValue& sum = sums[i * shape_.each + j];
             Value s = sum.get();
-            for (u32 x = 0; x < 4; ++x) s = kernel::fma(a[i][x], b[j][x], s);
+            for (u32 x = 0; x < kQuad; ++x) s = kernel::fma(a[i][x], b[j][x], s);
             sum.set(s);
           }
         }
@@ -125,10 +127,16 @@ class Tile {
     return sums;
   }
 
-  void store_scores(const Shared& to, const std::vector<Value>& values) const {
+  // Where this lane's score (i, j) lies in a square of scores that begins at `first`.
+  U32 score_at(u32 i, u32 j, u32 first = 0) const {
+    const U32 quad = column_lane_ / U32(kQuad) + U32(j * kColumns / kQuad);
+    return U32(first) + row(i) * U32(shape_.columns()) + permuted(quad, score_key(i)) +
+           column_lane_ % U32(kQuad);
+  }
+  void store_scores(const Shared& to, const std::vector<Value>& values, u32 first = 0) const {
     for (u32 i = 0; i < kRows; ++i) {
       for (u32 j = 0; j < shape_.each; ++j) {
-        to.store(row(i) * U32(score_pitch()) + column(j), values[i * shape_.each + j]);
+        to.store(score_at(i, j, first), values[i * shape_.each + j]);
       }
     }
   }
@@ -140,17 +148,23 @@ class Tile {
     return sums;
   }
 
-  // sums += scores x other.
-  void accumulate(std::vector<VarValue>& sums, const Shared& scores, const Shared& other) const {
-    kernel::For(U32(0), U32(shape_.columns()), U32(4), [&](const Value& begin) {
-      const U32 c(begin);
+  // sums += scores x other, of scores that begin at `at`.
+  void accumulate(std::vector<VarValue>& sums, const Shared& scores, const Shared& other,
+                  u32 at = 0) const {
+    kernel::For(U32(0), U32(shape_.columns() / kQuad), U32(1), [&](const Value& step) {
+      const U32 quad(step);
       std::vector<Value> p;
-      for (u32 i = 0; i < kRows; ++i) p.push_back(scores.load(row(i) * U32(score_pitch()) + c, 4));
-      for (u32 x = 0; x < 4; ++x) {
-        for (u32 m = 0; m < wide(); m += 4) {
-          const Value v = other.load((c + U32(x)) * U32(pitch_) + result_column(m), 4);
+      for (u32 i = 0; i < kRows; ++i) {
+        p.push_back(scores.load(
+            U32(at) + row(i) * U32(shape_.columns()) + permuted(quad, score_key(i)), kQuad));
+      }
+      for (u32 x = 0; x < kQuad; ++x) {
+        const U32 r = quad * U32(kQuad) + U32(x);
+        const U32 begin = r * U32(dim_) + permuted(column_lane_, r & U32(kSpread));
+        for (u32 m = 0; m < wide(); m += kQuad) {
+          const Value v = other.load(begin + U32(m * kColumns), kQuad);
           for (u32 i = 0; i < kRows; ++i) {
-            for (u32 k = 0; k < 4; ++k) {
+            for (u32 k = 0; k < kQuad; ++k) {
               VarValue& sum = sums[i * wide() + m + k];
               sum.set(kernel::fma(kernel::extract(p[i], x), kernel::extract(v, k), sum.get()));
             }
@@ -173,36 +187,39 @@ class Tile {
     for (u32 i = 0; i < kRows; ++i) {
       const Value r = first + kernel::cast(row(i), f_.type);
       kernel::If(Bool(r < f_.at(length)), [&] {
-        for (u32 m = 0; m < wide(); m += 4) {
+        for (u32 m = 0; m < wide(); m += kQuad) {
           std::vector<Value> v;
-          for (u32 k = 0; k < 4; ++k) v.push_back(sums[i * wide() + m + k].get());
-          to.store(base + r * f_.at(stride) + kernel::cast(result_column(m), f_.type),
-                   kernel::vec(v));
+          for (u32 k = 0; k < kQuad; ++k) v.push_back(sums[i * wide() + m + k].get());
+          const U32 column = column_lane_ * U32(kQuad) + U32(m * kColumns);
+          to.store(base + r * f_.at(stride) + kernel::cast(column, f_.type), kernel::vec(v));
         }
       });
     }
   }
 
  private:
-  u32 wide() const { return static_cast<u32>(f_.n.dim) / kColumns; }
-  u32 score_pitch() const { return shape_.columns() + kPad; }
-  U32 result_column(u32 m) const { return column_lane_ * U32(4) + U32(m * kColumns); }
+  static constexpr u32 kSpread = 7;  // quads are permuted among 8
 
-  // Four elements from d on of `count` rows of a tile.
-  std::vector<std::array<Value, 4>> lines(const Shared& from, const std::function<U32(u32)>& place,
-                                          u32 count, const U32& d) const {
-    std::vector<std::array<Value, 4>> result;
-    for (u32 i = 0; i < count; ++i) {
-      const Value v = from.load(place(i) * U32(pitch_) + d, 4);
-      result.push_back({kernel::extract(v, 0), kernel::extract(v, 1), kernel::extract(v, 2),
-                        kernel::extract(v, 3)});
-    }
-    return result;
+  u32 wide() const { return dim_ / kColumns; }
+  // Where quad `quad` of a row lies, given the row's number modulo 8 or a smaller power of two.
+  static U32 permuted(const U32& quad, const U32& key) { return (quad ^ key) * U32(kQuad); }
+  U32 row_key(u32 i) const {
+    return (shape_.row_lanes() % 8 == 0 ? row_lane_ : row(i)) & U32(kSpread);
+  }
+  U32 score_key(u32 i) const {
+    return row_key(i) & U32(std::min(kSpread, shape_.columns() / kQuad - 1));
+  }
+
+  std::array<Value, kQuad> line(const Shared& from, const U32& r, const U32& key,
+                                const U32& quad) const {
+    const Value v = from.load(r * U32(dim_) + permuted(quad, key), kQuad);
+    return {kernel::extract(v, 0), kernel::extract(v, 1), kernel::extract(v, 2),
+            kernel::extract(v, 3)};
   }
 
   const AttentionFrame& f_;
   TileShape shape_;
-  u32 pitch_;
+  u32 dim_;
   U32 row_lane_, column_lane_;
 };
 
@@ -212,7 +229,10 @@ bool tiled_attention(Lower& l, const Attention::Attrs& a) {
   const AttentionCall call(l, a, 3);
   const AttentionSizes& n = call.n;
   const AttentionFrame& f = call.f;
-  const auto shape = choose_tile(l, call, n.queries, n.keys, 1, 2, 1);
+  const auto dim = static_cast<u32>(n.dim);
+  const auto shape = choose_tile(l, call, n.queries, n.keys, [&](const TileShape& t) {
+    return (t.rows + 2 * t.columns()) * dim + t.scores();
+  });
   if (!shape) return false;
 
   kernel::Kernel k = kernel::trace("attention_tiles", l.target(), shape->lanes(), [&] {
@@ -222,8 +242,8 @@ bool tiled_attention(Lower& l, const Attention::Attrs& a) {
     const Value kv_at = call.shared_key_rows(own.b, own.h);
 
     const Tile tile(f, *shape);
-    const Shared mine = tile.rows_of(shape->rows), keys = tile.rows_of(shape->columns()),
-                 values = tile.rows_of(shape->columns()), weights = tile.scores();
+    const Shared mine(f.value, shape->rows * dim), keys(f.value, shape->columns() * dim),
+        values(f.value, shape->columns() * dim), weights(f.value, shape->scores());
     tile.load(mine, shape->rows, in.q, q_at, call.qs.row, own.first, n.queries, &in.scale);
     std::vector<VarValue> sums = tile.zeros(), peak, total;
     std::vector<Value> query, safe_query;
@@ -298,7 +318,13 @@ bool tiled_query_gradient(Lower& l, const Attention::Attrs& a) {
   const AttentionCall call(l, a, 6);
   const AttentionSizes& n = call.n;
   const AttentionFrame& f = call.f;
-  const auto shape = choose_tile(l, call, n.queries, n.keys, 2, 2, 1);
+  const auto dim = static_cast<u32>(n.dim);
+  const auto values_size = [&](const TileShape& t) {
+    return std::max(t.columns() * dim, t.scores());
+  };
+  const auto shape = choose_tile(l, call, n.queries, n.keys, [&](const TileShape& t) {
+    return (2 * t.rows + t.columns()) * dim + values_size(t);
+  });
   if (!shape) return false;
 
   kernel::Kernel k = kernel::trace("attention_dq_tiles", l.target(), shape->lanes(), [&] {
@@ -308,9 +334,8 @@ bool tiled_query_gradient(Lower& l, const Attention::Attrs& a) {
     const Value kv_at = call.shared_key_rows(own.b, own.h);
 
     const Tile tile(f, *shape);
-    const Shared mine = tile.rows_of(shape->rows), my_grad = tile.rows_of(shape->rows),
-                 keys = tile.rows_of(shape->columns()), values = tile.rows_of(shape->columns()),
-                 changes = tile.scores();
+    const Shared mine(f.value, shape->rows * dim), my_grad(f.value, shape->rows * dim),
+        keys(f.value, shape->columns() * dim), values(f.value, values_size(*shape));
     tile.load(mine, shape->rows, in.q, q_at, call.qs.row, own.first, n.queries, &in.scale);
     tile.load(my_grad, shape->rows, in.grad, q_at, call.qs.row, own.first, n.queries);
     std::vector<VarValue> sums = tile.zeros();
@@ -331,8 +356,8 @@ bool tiled_query_gradient(Lower& l, const Attention::Attrs& a) {
                   tile.load(keys, shape->columns(), in.key, kv_at, call.ks.row, first, n.keys);
                   tile.load(values, shape->columns(), in.value, kv_at, call.ks.row, first, n.keys);
                   kernel::barrier();
-                  const Scores scores = tile.products(mine, keys),
-                               turns = tile.products(my_grad, values);
+                  const Scores turns = tile.products(my_grad, values),
+                               scores = tile.products(mine, keys);
                   std::vector<Value> ds;
                   for (u32 i = 0; i < kRows; ++i) {
                     for (u32 c = 0; c < shape->each; ++c) {
@@ -347,9 +372,10 @@ bool tiled_query_gradient(Lower& l, const Attention::Attrs& a) {
                                    (turns[i * shape->each + c].get() - mean[i]) * in.scale);
                     }
                   }
-                  tile.store_scores(changes, ds);
                   kernel::barrier();
-                  tile.accumulate(sums, changes, keys);
+                  tile.store_scores(values, ds);
+                  kernel::barrier();
+                  tile.accumulate(sums, values, keys);
                 });
     tile.store(in.out, q_at, call.qs.row, own.first, n.queries, sums);
   });
@@ -363,7 +389,13 @@ bool tiled_key_gradient(Lower& l, const Attention::Attrs& a) {
   const AttentionSizes& n = call.n;
   const AttentionFrame& f = call.f;
   const i64 sharing = n.heads / n.kv_heads;
-  const auto shape = choose_tile(l, call, n.keys, n.queries, 2, 2, 2);
+  const auto dim = static_cast<u32>(n.dim);
+  const auto value_size = [&](const TileShape& t) {
+    return std::max(t.rows * dim, 2 * t.scores());
+  };
+  const auto shape = choose_tile(l, call, n.keys, n.queries, [&](const TileShape& t) {
+    return (t.rows + 2 * t.columns()) * dim + value_size(t);
+  });
   if (!shape) return false;
 
   kernel::Kernel k = kernel::trace("attention_dkv_tiles", l.target(), shape->lanes(), [&] {
@@ -372,11 +404,11 @@ bool tiled_key_gradient(Lower& l, const Attention::Attrs& a) {
     const Value k_at = call.key_rows(own.b, own.h);
 
     const Tile tile(f, *shape);
-    const Shared my_key = tile.rows_of(shape->rows), my_value = tile.rows_of(shape->rows),
-                 queries = tile.rows_of(shape->columns()), grads = tile.rows_of(shape->columns()),
-                 weights = tile.scores(), changes = tile.scores();
+    // Scores take the place of the values, which are read again for every block.
+    const Shared my_key(f.value, shape->rows * dim), my_value(f.value, value_size(*shape)),
+        queries(f.value, shape->columns() * dim), grads(f.value, shape->columns() * dim);
+    const u32 changes = 0, weights = shape->scores();
     tile.load(my_key, shape->rows, in.key, k_at, call.ks.row, own.first, n.keys, &in.scale);
-    tile.load(my_value, shape->rows, in.value, k_at, call.ks.row, own.first, n.keys);
     std::vector<VarValue> key_sums = tile.zeros(), value_sums = tile.zeros();
     std::vector<Value> my_row;
     for (u32 i = 0; i < kRows; ++i) {
@@ -395,10 +427,17 @@ bool tiled_key_gradient(Lower& l, const Attention::Attrs& a) {
         kernel::barrier();
         tile.load(queries, shape->columns(), in.q, q_at, call.qs.row, first, n.queries);
         tile.load(grads, shape->columns(), in.grad, q_at, call.qs.row, first, n.queries);
+        tile.load(my_value, shape->rows, in.value, k_at, call.ks.row, own.first, n.keys);
         kernel::barrier();
-        const Scores scores = tile.products(my_key, queries),
-                     turns = tile.products(my_value, grads);
-        std::vector<Value> p(kRows * shape->each), ds(kRows * shape->each);
+        // Few registers are left beside the results: what is not needed at once waits in memory.
+        {
+          const Scores turns = tile.products(my_value, grads);
+          kernel::barrier();
+          std::vector<Value> own_turns;
+          for (const VarValue& t : turns) own_turns.push_back(t.get());
+          tile.store_scores(my_value, own_turns, changes);
+        }
+        const Scores scores = tile.products(my_key, queries);
         for (u32 c = 0; c < shape->each; ++c) {
           const Value at = first + kernel::cast(tile.column(c), f.type);
           const Value query = kernel::min(at, f.at(n.queries - 1));
@@ -408,18 +447,17 @@ bool tiled_key_gradient(Lower& l, const Attention::Attrs& a) {
           if (n.queries % shape->columns() != 0) none = none | (at >= f.at(n.queries));
           const Value shift = kernel::select(none, -f.minus_infinity(), sum);
           for (u32 i = 0; i < kRows; ++i) {
-            const u32 s = i * shape->each + c;
-            const Value x =
-                masked(f, in.mask, a.causal, scores[s].get(), own.b, h, query, my_row[i]);
-            p[s] = kernel::exp(x - shift);
-            ds[s] = p[s] * (turns[s].get() - mean) * in.scale;
+            const Value x = masked(f, in.mask, a.causal, scores[i * shape->each + c].get(), own.b,
+                                   h, query, my_row[i]);
+            const Value p = kernel::exp(x - shift);
+            const U32 turn = tile.score_at(i, c, changes);
+            my_value.store(turn, p * (my_value.load(turn) - mean) * in.scale);
+            my_value.store(tile.score_at(i, c, weights), p);
           }
         }
-        tile.store_scores(weights, p);
-        tile.store_scores(changes, ds);
         kernel::barrier();
-        tile.accumulate(value_sums, weights, grads);
-        tile.accumulate(key_sums, changes, queries);
+        tile.accumulate(value_sums, my_value, grads, weights);
+        tile.accumulate(key_sums, my_value, queries, changes);
       });
     });
     tile.store(in.out_key, k_at, call.ks.row, own.first, n.keys, key_sums);
