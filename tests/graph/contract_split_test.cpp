@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <random>
 
+#include "oa/graph/evidence.h"
 #include "oa/matrix/elementwise.h"
 #include "oa/matrix/matmul.h"
 #include "oa/matrix/movement.h"
@@ -217,6 +219,34 @@ TEST_P(SplitProduct, LongSumsInSlices) {
     EXPECT_LE(worst_error(matrix::mat_mul(x, y, p).read_f32(), a, b), most);
     EXPECT_LE(worst_error((matrix::mat_mul_nt(x, yt, p) * 0.5f).read_f32(), a, b.scaled(0.5f)),
               most);
+  }
+}
+
+// A matrix that several products read, by its rows and by its columns, is split once for them; each
+// gets what it computes alone. Rows and columns fill no tile.
+TEST_P(SplitProduct, ProductsShareWhatIsSplit) {
+  const i64 m = size(40) + 5, k = size(36) + 4, n = size(40);
+  const Matrix x = normal(m, k, 23).on(*engine_), z = normal(m, n, 24).on(*engine_);
+  const Matrix w = normal(n, k, 25).on(*engine_), v = normal(n, k, 26).on(*engine_);
+  for (Precision p : {Precision::F32x3, Precision::F32x6}) {
+    SCOPED_TRACE(token(p));
+    const std::vector<std::function<Matrix()>> products = {
+        [&] { return matrix::mat_mul_nt(x, w, p); }, [&] { return matrix::mat_mul_nt(x, v, p); },
+        [&] { return matrix::mat_mul(z, w, p); }, [&] { return matrix::mat_mul_tn(z, x, p); },
+        [&] { return matrix::mat_mul_tn(x, x, p); }};
+    std::vector<std::vector<f32>> alone;
+    for (const auto& product : products) alone.push_back(product().read_f32());
+    const ExecutionPlan plan = engine_->capture([&] {
+      std::vector<Matrix> all;
+      for (const auto& product : products) all.push_back(product());
+      return all;
+    });
+    engine_->submit(plan);
+    for (size_t i = 0; i < products.size(); ++i) EXPECT_EQ(plan.results()[i].read_f32(), alone[i]);
+    if (!engine_->target().fragments) continue;
+    u32 passes = 0;
+    for (const auto& d : plan.evidence().dispatches) passes += d.label == "split parts";
+    EXPECT_EQ(passes, 4u);  // x, z, w, v
   }
 }
 

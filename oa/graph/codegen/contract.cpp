@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "oa/graph/codegen/contract_matrix_split.h"
 #include "oa/graph/lower.h"
 
 namespace oa::graph {
@@ -22,8 +23,10 @@ constexpr u32 kGeneralRows = 4;  // rows of C per workgroup of the general kerne
 
 }  // namespace
 
-ContractNest::ContractNest(const LowerInput& in)
-    : in_(in), evaluator_(in.graph, [&](Operand o) { return in.is_stored(o) && !member(o); }) {
+ContractNest::ContractNest(const LowerInput& in, SplitPool& splits)
+    : in_(in),
+      splits_(splits),
+      evaluator_(in.graph, [&](Operand o) { return in.is_stored(o) && !member(o); }) {
   product_ = *std::find_if(in.group.nodes.begin(), in.group.nodes.end(), [&](u32 n) {
     return in.graph.nodes[n].op->info.kind == OpKind::Contraction;
   });
@@ -141,6 +144,28 @@ std::optional<ContractNest::Direct> ContractNest::direct(u32 i) const {
     o = from;
   }
   return Direct{o, map.flatten(graph.spec(o).shape, rank)};
+}
+
+std::optional<ContractNest::MatrixView> ContractNest::matrix(u32 i) const {
+  const auto d = direct(i);
+  if (!d) return std::nullopt;
+  const AffineExpr over = evaluator_.over_loops(d->position);
+  // The elements from one number along these loops to the next, if that is always the same.
+  const auto stride = [&](const std::vector<size_t>& of) -> std::optional<i64> {
+    const i64 step = of.empty() ? 0 : over.coef[of.back()];
+    i64 next = step;
+    for (size_t l = of.size(); l-- > 0; next *= nest_.extent[of[l]]) {
+      if (over.coef[of[l]] != next) return std::nullopt;
+    }
+    return step;
+  };
+  const auto line = stride(i == 0 ? row_loops_ : column_loops_), depth = stride(depth_loops_);
+  const std::vector<size_t>& others = i == 0 ? column_loops_ : row_loops_;
+  if (!line || !depth ||
+      !std::ranges::all_of(others, [&](size_t l) { return over.coef[l] == 0; })) {
+    return std::nullopt;
+  }
+  return MatrixView{d->memory, over.offset, *line, *depth};
 }
 
 kernel::Scalar ContractNest::element(const Direct& d) const {
@@ -420,7 +445,12 @@ void lower_general(ContractNest& c, Launches& out) {
 }  // namespace
 
 void lower_contract(const LowerInput& in, Launches& out) {
-  ContractNest c(in);
+  SplitPool alone;
+  lower_contract(in, alone, out);
+}
+
+void lower_contract(const LowerInput& in, SplitPool& splits, Launches& out) {
+  ContractNest c(in, splits);
   if (in.target.is_cpu() ? lower_contract_cpu(c, out) : lower_contract_gpu(c, out)) return;
   lower_general(c, out);
 }

@@ -6,9 +6,11 @@
 
 namespace oa::graph {
 
+class SplitPool;  // contract_matrix_split.h
+
 class ContractNest {
  public:
-  explicit ContractNest(const LowerInput& in);
+  ContractNest(const LowerInput& in, SplitPool& splits);
 
   // Number of values of [batch.., m], n and k.
   i64 rows() const { return rows_; }
@@ -23,6 +25,7 @@ class ContractNest {
   DType operand_dtype(u32 i) const;
   const Nest& nest() const { return nest_; }
   const LowerInput& in() const { return in_; }
+  SplitPool& splits() const { return splits_; }
 
   enum class Axis : u8 { Batch, Row, Column, Depth };
 
@@ -32,6 +35,12 @@ class ContractNest {
     AffineExpr position;
   };
   std::optional<Direct> direct(u32 i) const;
+  // One that lies there as a matrix: strides of its lines (rows of A, columns of B) and of k.
+  struct MatrixView {
+    Operand memory;
+    i64 offset, line, depth;
+  };
+  std::optional<MatrixView> matrix(u32 i) const;
   kernel::Scalar element(const Direct& d) const;  // as stored
   i64 step(const Direct& d, Axis axis) const;     // elements between neighbours
   // Whether `lanes` neighbours along an axis, from a multiple of `lanes` on, load as one vector.
@@ -105,6 +114,7 @@ class ContractNest {
            std::vector<kernel::Value>& coords) const;
 
   const LowerInput& in_;
+  SplitPool& splits_;
   Evaluator evaluator_;
   u32 product_ = 0;
   ContractSpec spec_;

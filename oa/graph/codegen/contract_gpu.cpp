@@ -63,13 +63,18 @@ class PlainContract {
       launch.label += " in f32";
       launch.flops = 0;
     }
+    // Workgroups that do nothing cost time, too: few are launched, which then do all the tiles.
+    const u32 all = launch.groups;
+    if (verdict_) launch.groups = std::min(all, std::max(64u, c_.in().target.threads / 4));
     launch.kernel = kernel::trace("contract_gpu", c_.in().target, tile_.threads(), [&] {
       results_.declare();
-      if (verdict_) {
-        kernel::If(!verdict_->holds(), [&] { run(); });
-      } else {
-        run();
-      }
+      if (!verdict_) return run(kernel::group());
+      kernel::If(!verdict_->holds(), [&] {
+        kernel::For(kernel::group(), U32(all), U32(launch.groups), [&](const U32& group) {
+          kernel::barrier();
+          run(group);
+        });
+      });
     });
     return launch;
   }
@@ -81,8 +86,8 @@ class PlainContract {
   u32 a_pitch() const { return tile_.rows() + 4; }
   u32 b_pitch() const { return tile_.columns() + 4; }
 
-  void run() {
-    at_ = grid_.place(c_);
+  void run(const U32& group) {
+    at_ = grid_.place(c_, group);
     std::vector<Tiles> tiles;
     for (u32 i = 0; i < 2; ++i) {
       tiles.push_back({Shared(Scalar::F32, a_pitch() * tile_.depth),

@@ -18,13 +18,8 @@ constexpr u32 kPassDepth = kPartDepth;
 constexpr i64 kSlicesAtMost = 32;  // of k, in the passes
 // Largest scaled element: [2^14, 2^15), so that 2^15 is still a half.
 constexpr u32 kLargest = 14;
-// Counts of small elements of lines with infinities or NaN, and sums of lines of zeros: always
-// false, always true.
-constexpr u32 kNever = 0x4000'0000;
-constexpr u32 kAlways = 0x8000'0000;
 
 U32 bits_of(const Value& x) { return kernel::bitcast<U32>(x); }
-U32 magnitude(const Value& x) { return bits_of(x) & U32(0x7fff'ffff); }
 
 // The high bits of x, rounded to nearest even; the rest is exact. `power` is 2^(dropped bits) + 1.
 F32 high_part(const F32& x, f32 power) {
@@ -34,7 +29,7 @@ F32 high_part(const F32& x, f32 power) {
 
 // The bits of a half, rounded to nearest even.
 U32 half_bits(const F32& x) {
-  const U32 a = magnitude(x);
+  const U32 a = magnitude_bits(x);
   const U32 normal = (a - U32(0x3800'0000u - 0xfff) + ((a >> U32(13)) & U32(1))) >> U32(13);
   const U32 subnormal = bits_of(kernel::abs(x) + F32(0.5f)) - U32(0x3f00'0000);
   return kernel::select(a < U32(0x3880'0000), subnormal, normal) |
@@ -46,7 +41,10 @@ U32 bfloat_bits(const F32& x) {
   return (b + U32(0x7fff) + ((b >> U32(16)) & U32(1))) >> U32(16);
 }
 
-// The parts of a scaled element, largest first, in their own bits.
+}  // namespace
+
+U32 magnitude_bits(const Value& x) { return bits_of(x) & U32(0x7fff'ffff); }
+
 std::vector<U32> parts_of(const F32& x, const SplitForm& form) {
   if (form.elem == kernel::Scalar::F16) {
     const F32 high = high_part(x, 0x1p13f + 1);
@@ -57,7 +55,16 @@ std::vector<U32> parts_of(const F32& x, const SplitForm& form) {
   return {bfloat_bits(high), bfloat_bits(middle), bfloat_bits(rest - middle)};
 }
 
-}  // namespace
+U32 is_small(const F32& x, const SplitForm& form) {
+  // One comparison for: not zero, and below the smallest.
+  const U32 limit = bits_of(F32(form.smallest)) - U32(1);
+  return kernel::select(magnitude_bits(x) - U32(1) < limit, U32(1), U32(0));
+}
+
+U32 scale_field(const U32& largest) {
+  const U32 exponent = largest >> U32(23);
+  return U32(kernel::min(U32(2 * 127 + kLargest) - U32(kernel::min(exponent, U32(254))), U32(253)));
+}
 
 SplitForm split_form(Precision p) {
   if (p == Precision::F32x3) return {kernel::Scalar::F16, 2, 0x1p-2f};
@@ -168,21 +175,16 @@ void OperandSplit::lower_verdict(Launches& out) {
     const U32 line = U32(kernel::min(kernel::group() * U32(width_) + kernel::lane(), U32(all - 1)));
     const Value tally = tallies.load(line * U32(2), 2);
     const std::vector<Value> both = kernel::group_reduce(
-        std::vector<Value>{kernel::extract(tally, 0), kernel::extract(tally, 1)},
+        std::vector<Value>{kernel::extract(tally, 0), ~U32(kernel::extract(tally, 1))},
         [](std::span<const Value> a, std::span<const Value> b) {
-          return std::vector<Value>{kernel::max(a[0], b[0]), kernel::min(a[1], b[1])};
+          return std::vector<Value>{kernel::max(a[0], b[0]), kernel::max(a[1], b[1])};
         });
     kernel::If(kernel::lane() == U32(0), [&] {
       worst.atomic(kernel::AtomicOp::Max, U32(0), both[0]);
-      worst.atomic(kernel::AtomicOp::Min, U32(1), both[1]);
+      worst.atomic(kernel::AtomicOp::Max, U32(1), both[1]);
     });
   });
   out.list.push_back(std::move(launch));
-}
-
-void OperandSplit::add_args(Launch& launch) const {
-  for (u32 p : parts_) launch.args.push_back(ArgRef::temporary(p));
-  launch.args.push_back(ArgRef::temporary(scales_));
 }
 
 void OperandSplit::find_place() {
@@ -214,7 +216,7 @@ void OperandSplit::trace_maxima(const Buffer& maxima, const Buffer& tallies, con
     for (u32 u = 0; u < packs.size(); ++u) {
       for (u32 i = 0; i < 4; ++i) {
         VarValue& best = own_most[own(u, i)];
-        best.set(kernel::max(best.get(), magnitude(packs[u][i])));
+        best.set(kernel::max(best.get(), magnitude_bits(packs[u][i])));
       }
     }
   });
@@ -232,7 +234,7 @@ void OperandSplit::trace_maxima(const Buffer& maxima, const Buffer& tallies, con
   kernel::If(kernel::Bool(kernel::group() == U32(0)), [&] {
     kernel::If(kernel::lane() == U32(0), [&] {
       worst[0] = U32(0);
-      worst[1] = U32(~0u);
+      worst[1] = U32(0);
     });
   });
 }
@@ -271,11 +273,7 @@ void OperandSplit::trace_parts(const Buffer& maxima, const Buffer& tallies, cons
       for (u32 i = 0; i < 4; ++i) {
         const u32 mine = own(u, i);
         const F32 x = F32(packs[u][i]) * scale[mine];
-        const U32 a = magnitude(x);
-        // One comparison for: not zero, and below the smallest.
-        const U32 limit = bits_of(F32(form_.smallest)) - U32(1);
-        own_small[mine].set(own_small[mine].get() +
-                            kernel::select(a - U32(1) < limit, U32(1), U32(0)));
+        own_small[mine].set(own_small[mine].get() + is_small(x, form_));
         own_sum[mine].set(own_sum[mine].get() + kernel::abs(x));
         split.push_back(parts_of(x, form_));
       }
@@ -325,11 +323,6 @@ void OperandSplit::trace_parts(const Buffer& maxima, const Buffer& tallies, cons
     tallies.atomic(kernel::AtomicOp::Add, line_number(line) * c_.index(2), n);
     tallies.atomic(kernel::AtomicOp::Add, line_number(line) * c_.index(2) + c_.index(1), sum);
   });
-}
-
-U32 OperandSplit::scale_field(const U32& largest) {
-  const U32 exponent = largest >> U32(23);
-  return U32(kernel::min(U32(2 * 127 + kLargest) - U32(kernel::min(exponent, U32(254))), U32(253)));
 }
 
 void OperandSplit::store(std::span<const Buffer> parts, const Value& k, const U32& across,

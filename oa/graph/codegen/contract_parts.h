@@ -15,13 +15,40 @@ struct SplitForm {
 };
 SplitForm split_form(Precision p);  // F32x3 or F32x6
 
+// What a product needs of one operand: the temporaries with its parts, for each k those of all
+// `lines`, batch after batch; the exponent fields of the lines' scales; and, from word `worst` of
+// `control` on, the most small elements of a line and the complement of the smallest sum of one.
+struct SplitParts {
+  std::vector<u32> parts;
+  u32 scales = 0;
+  u32 control = 0, worst = 0;
+  i64 lines = 0;
+  void add_args(Launch& launch) const {
+    for (u32 p : parts) launch.args.push_back(ArgRef::temporary(p));
+    launch.args.push_back(ArgRef::temporary(scales));
+  }
+};
+
+// Exponent field of the power of two that takes a line's largest element to [2^14, 2^15). It and
+// its inverse are normal numbers.
+kernel::U32 scale_field(const kernel::U32& largest);
+kernel::U32 magnitude_bits(const kernel::Value& x);
+// The parts of a scaled element, largest first, in their own bits.
+std::vector<kernel::U32> parts_of(const kernel::F32& x, const SplitForm& form);
+// 1 for a scaled element that loses bits, else 0.
+kernel::U32 is_small(const kernel::F32& x, const SplitForm& form);
+// Counts of small elements of lines with infinities or NaN, and sums of lines of zeros: always
+// false, always true.
+inline constexpr u32 kNever = 0x4000'0000;
+inline constexpr u32 kAlways = 0x8000'0000;
+
 inline constexpr i64 kPartLines = 64;     // rows of A or columns of B per workgroup of a pass
 inline constexpr i64 kPartDepth = 32;     // of k at a time in a pass
 inline constexpr f32 kSumUnit = 0x1p-7f;  // sums are kept as integers, whose order does not matter
 
 // One operand's passes, and what they leave: for each k the parts of all lines (rows of A or
-// columns of B), padded, batch after batch; the exponent field of each line's scale; and, in
-// worst(), the most small elements of a line and the smallest sum of one (SplitVerdict).
+// columns of B), padded, batch after batch; the exponent field of each line's scale; and the
+// numbers of SplitVerdict.
 class OperandSplit {
  public:
   OperandSplit(ContractNest& c, const SplitForm& form, u32 operand, i64 batches, i64 lines,
@@ -35,10 +62,7 @@ class OperandSplit {
 
   void lower_verdict(Launches& out);
 
-  i64 lines() const { return lines_; }  // padded, of one batch
-  u32 worst() const { return worst_; }
-  // The parts, then the scales.
-  void add_args(Launch& launch) const;
+  SplitParts parts() const { return {parts_, scales_, worst_, 0, lines_}; }
 
  private:
   i64 blocks() const { return lines_ / kPartLines; }
@@ -68,10 +92,6 @@ class OperandSplit {
 
   void trace_parts(const kernel::Buffer& maxima, const kernel::Buffer& tallies,
                    const kernel::Buffer& scales, std::span<const kernel::Buffer> parts);
-
-  // Exponent field of the power of two that takes a line's largest element to [2^14, 2^15). It and
-  // its inverse are normal numbers.
-  static kernel::U32 scale_field(const kernel::U32& largest);
 
   template <class Body>
   void each_line(const Body& body);

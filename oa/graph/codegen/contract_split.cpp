@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "oa/graph/codegen/contract_parts.h"
+#include "oa/graph/codegen/contract_matrix_split.h"
 
 namespace oa::graph {
 namespace {
@@ -24,7 +24,7 @@ constexpr u32 kChunk = 64;  // of k, summed in the matrix units
 class SplitContract {
  public:
   SplitContract(ContractNest& c, const SplitForm& form, const FragmentTile& tile, i64 depth,
-                const DepthSlices& slices, const OperandSplit& a, const OperandSplit& b,
+                const DepthSlices& slices, const SplitParts& a, const SplitParts& b,
                 SplitVerdict verdict)
       : c_(c),
         form_(form),
@@ -96,8 +96,8 @@ class SplitContract {
     const U32 subgroup = kernel::lane() / U32(kernel::subgroup_width());
     row_ = subgroup / U32(tile_.group_columns) * U32(tile_.rows * kSide);
     column_ = subgroup % U32(tile_.group_columns) * U32(tile_.columns * kSide);
-    prepare(rows_, tile_.tile_rows(), a_.lines(), at_.row);
-    prepare(columns_, tile_.tile_columns(), b_.lines(), at_.column);
+    prepare(rows_, tile_.tile_rows(), a_.lines, at_.row);
+    prepare(columns_, tile_.tile_columns(), b_.lines, at_.column);
     const kernel::Type sum_type =
         kernel::fragment_type(kernel::FragUse::C, Scalar::F32, kSide, kSide);
     const Value zero = kernel::frag_fill(sum_type, kernel::constant(Scalar::F32, 0));
@@ -279,8 +279,7 @@ class SplitContract {
   i64 depth_, steps_ = 0;
   DepthSlices slices_;
   Results results_;
-  const OperandSplit& a_;
-  const OperandSplit& b_;
+  SplitParts a_, b_;
   SplitVerdict verdict_;
   u32 threads_;
   Grid grid_;
@@ -314,12 +313,14 @@ void SplitVerdict::add_args(Launch& launch) const {
 kernel::Bool SplitVerdict::holds() const {
   const Buffer a = kernel::param_buffer(kernel::Scalar::U32);
   const Buffer b = kernel::param_buffer(kernel::Scalar::U32);
-  const auto fits = [](const Buffer& small, const Buffer& sum) {
-    const F32 n = kernel::cast<F32>(small[0].load()), w = kernel::cast<F32>(sum[1].load());
+  const auto fits = [](const U32& small, const U32& sum) {
+    const F32 n = kernel::cast<F32>(small), w = kernel::cast<F32>(~sum);
     constexpr f32 kPerUnit = 2 * 0x1p15f * kSumUnit;
     return n * F32(kPerUnit) <= w;
   };
-  return kernel::Bool(fits(a, b) & fits(b, a));
+  const auto word = [](const Buffer& control, u32 i) { return U32(control[i].load()); };
+  return kernel::Bool(fits(word(a, a_worst_), word(b, b_worst_ + 1)) &
+                      fits(word(b, b_worst_), word(a, a_worst_ + 1)));
 }
 
 std::optional<SplitVerdict> lower_contract_split(ContractNest& c, const DepthSlices& slices,
@@ -337,18 +338,30 @@ std::optional<SplitVerdict> lower_contract_split(ContractNest& c, const DepthSli
   const i64 batches = c.rows() / c.batch_rows();
   const i64 depth =
       slices.several() ? slices.count * slices.depth : ceil_div(c.depth(), kPartDepth) * kPartDepth;
-  // Whole tiles of any candidate.
-  const auto padded = [&](i64 lines) {
-    const i64 whole = gpu ? 128 : kPartLines;
-    return ceil_div(lines, whole) * whole;
+  // Matrices in memory are split once for all products, other operands for this one.
+  std::array<std::pair<MatrixSplit*, u32>, 2> shared;
+  std::array<std::optional<OperandSplit>, 2> own;
+  for (u32 i = 0; i < 2; ++i) {
+    if (batches == 1) shared[i] = c.splits().find(c, form, i, depth, out);
+    if (shared[i].first) continue;
+    own[i].emplace(c, form, i, batches, MatrixSplit::padded(i == 0 ? c.batch_rows() : c.columns()),
+                   depth);
+    own[i]->add_temps(out);
+  }
+  for (u32 i = 0; i < 2; ++i) {
+    own[i] ? own[i]->lower_maxima(out) : shared[i].first->lower_maxima(out);
+  }
+  for (u32 i = 0; i < 2; ++i) {
+    own[i] ? own[i]->lower_parts(out) : shared[i].first->lower_parts(out);
+  }
+  for (u32 i = 0; i < 2; ++i) {
+    own[i] ? own[i]->lower_verdict(out) : shared[i].first->lower_verdict(out);
+  }
+  const auto parts = [&](u32 i) {
+    return own[i] ? own[i]->parts() : shared[i].first->parts(shared[i].second);
   };
-  OperandSplit a(c, form, 0, batches, padded(c.batch_rows()), depth);
-  OperandSplit b(c, form, 1, batches, padded(c.columns()), depth);
-  for (OperandSplit* o : {&a, &b}) o->add_temps(out);
-  for (OperandSplit* o : {&a, &b}) o->lower_maxima(out);
-  for (OperandSplit* o : {&a, &b}) o->lower_parts(out);
-  for (OperandSplit* o : {&a, &b}) o->lower_verdict(out);
-  const SplitVerdict verdict(a.worst(), b.worst());
+  const SplitParts a = parts(0), b = parts(1);
+  const SplitVerdict verdict(a, b);
   const auto make = [&](const FragmentTile& t) {
     return SplitContract(c, form, t, depth, slices, a, b, verdict).launch();
   };

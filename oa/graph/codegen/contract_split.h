@@ -14,19 +14,21 @@
 
 #include <optional>
 
-#include "oa/graph/codegen/contract_tiles.h"
+#include "oa/graph/codegen/contract_parts.h"
 
 namespace oa::graph {
 
 // Whether the parts stand for the numbers at hand, known on the device only.
 class SplitVerdict {
  public:
-  SplitVerdict(u32 a, u32 b) : a_(a), b_(b) {}
+  SplitVerdict(const SplitParts& a, const SplitParts& b)
+      : a_(a.control), b_(b.control), a_worst_(a.worst), b_worst_(b.worst) {}
   void add_args(Launch& launch) const;
   kernel::Bool holds() const;  // in a traced kernel: makes the parameters of add_args
 
  private:
-  u32 a_, b_;  // temporaries: most small elements of a line, smallest sum of a line
+  u32 a_, b_;              // temporaries
+  u32 a_worst_, b_worst_;  // words there: most small elements of a line, ~(smallest sum of a line)
 };
 
 // Launches the split product if the precision asks for one and the device has the units. The

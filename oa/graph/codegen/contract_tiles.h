@@ -55,8 +55,9 @@ struct Grid {
     kernel::Value row;     // first row within the batch
     kernel::Value column;  // first column
   };
-  Place place(const ContractNest& c) const {
-    kernel::Value g = c.as_index(kernel::group());
+  Place place(const ContractNest& c) const { return place(c, kernel::group()); }
+  Place place(const ContractNest& c, const kernel::Value& group) const {
+    kernel::Value g = c.as_index(group);
     kernel::Value slice = c.index(0), batch = c.index(0);
     if (slices > 1) {
       slice = g / c.index(tiles());

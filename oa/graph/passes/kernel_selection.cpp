@@ -2,6 +2,7 @@
 // that do not depend on each other side by side; a GPU gets them in as few steps as possible.
 // Stands after fusion; a generator that refuses a group sends the pipeline back there. Where
 // several kernels compute the same bits, graphics cards try them once.
+#include "oa/graph/codegen/contract_matrix_split.h"
 #include "oa/graph/compile.h"
 #include "oa/graph/kernel_trials.h"
 #include "oa/graph/order.h"
@@ -12,6 +13,7 @@ void kernel_selection(Compilation& c, StageRecord& record) {
   record.input_count = c.groups.size();
   c.launches = {};
   DeviceTrials trials(*c.graph, c.device);
+  SplitPool splits;
   size_t next = 0;
   for (u32 g = 0; g < c.groups.size(); ++g) {
     const Group& group = c.groups[g];
@@ -22,7 +24,7 @@ void kernel_selection(Compilation& c, StageRecord& record) {
     switch (group.kind) {
       case Group::Kind::Pointwise: lower_pointwise(in, c.launches); break;
       case Group::Kind::Reduce: lower_reduce(in, c.launches); break;
-      case Group::Kind::Contract: lower_contract(in, c.launches); break;
+      case Group::Kind::Contract: lower_contract(in, splits, c.launches); break;
       case Group::Kind::Kernel: lower_kernel(in, c.launches); break;
     }
     for (; next < c.launches.list.size(); ++next) c.launches.list[next].parts = {g};
