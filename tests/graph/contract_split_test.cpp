@@ -225,7 +225,7 @@ TEST_P(SplitProduct, LongSumsInSlices) {
 // A matrix that several products read, by its rows and by its columns, is split once for them; each
 // gets what it computes alone. Rows and columns fill no tile.
 TEST_P(SplitProduct, ProductsShareWhatIsSplit) {
-  const i64 m = size(40) + 5, k = size(36) + 4, n = size(40);
+  const i64 m = size(48) + 5, k = size(44) + 4, n = size(40);
   const Matrix x = normal(m, k, 23).on(*engine_), z = normal(m, n, 24).on(*engine_);
   const Matrix w = normal(n, k, 25).on(*engine_), v = normal(n, k, 26).on(*engine_);
   for (Precision p : {Precision::F32x3, Precision::F32x6}) {

@@ -295,8 +295,6 @@ void MatrixSplit::lower_parts(Launches& out) {
 
 namespace {
 
-U32 packed(const U32& low, const U32& high) { return low | (high << U32(16)); }
-
 Value plus(const Value& a, const Value& b) { return a + b; }
 
 U32 units_of(const Value& sum) {
@@ -313,8 +311,7 @@ void MatrixSplit::trace_parts(const Frame& f) {
   for (u32 side = 0; side < 2; ++side) {
     if (!all_[side].wanted()) continue;
     scales[side].emplace(kernel::param_buffer(kernel::Scalar::U32));
-    for (u32 p = 0; p < form_.parts; ++p)
-      to[side].push_back(kernel::param_buffer(kernel::Scalar::U32));
+    for (u32 p = 0; p < form_.parts; ++p) to[side].push_back(kernel::param_buffer(form_.elem));
   }
   const auto field = [&](u32 side, const U32& line) {
     const U32 last(static_cast<u32>(all_[side].lines - 1));
@@ -324,7 +321,7 @@ void MatrixSplit::trace_parts(const Frame& f) {
 
   std::vector<F32> row_scale;
   std::vector<VarValue> row_small, row_sum;
-  std::vector<Shared> turned;
+  std::optional<Shared> turned;
   if (by_row) {
     for (u32 u = 0; u < f.units(); ++u) {
       const U32 line = f.row0 + f.row(u), bits = field(0, line);
@@ -334,9 +331,7 @@ void MatrixSplit::trace_parts(const Frame& f) {
       kernel::If(kernel::Bool((f.quad == U32(0)) & (f.tile0 == U32(0))),
                  [&] { f.if_line(0, line, [&] { (*scales[0])[line] = bits; }); });
     }
-    // Two parts of an element in a word; third ones by two neighbours.
-    turned.emplace_back(kernel::Scalar::U32, kTile * kPitch);
-    if (form_.parts > 2) turned.emplace_back(kernel::Scalar::U32, kTile / 2 * kPitch);
+    turned.emplace(kernel::Scalar::F32, kTile * kPitch);
   }
   std::optional<Shared> column_small, column_sum;
   if (by_column) {
@@ -365,38 +360,25 @@ void MatrixSplit::trace_parts(const Frame& f) {
       }
     }
     for (u32 u = 0; u < packs.size(); ++u) {
-      std::vector<std::vector<U32>> split;
-      std::vector<U32> thirds;
+      std::vector<F32> scaled;
       for (u32 i = 0; i < 4; ++i) {
         if (by_row) {
           const F32 x = F32(packs[u][i]) * row_scale[u];
           row_small[u].set(row_small[u].get() + is_small(x, form_));
           row_sum[u].set(row_sum[u].get() + kernel::abs(x));
-          const std::vector<U32> p = parts_of(x, form_);
-          const U32 at = (f.quad * U32(4) + U32(i)) * U32(kPitch) + f.row(u);
-          turned[0][at] = packed(p[0], p[1]);
-          thirds.push_back(p.back());
+          (*turned)[(f.quad * U32(4) + U32(i)) * U32(kPitch) + f.row(u)] = x;
         }
         if (by_column) {
-          const F32 x = F32(packs[u][i]) * column_scale[i];
-          small[i] = small[i] + is_small(x, form_);
-          sum[i] = sum[i] + kernel::abs(x);
-          split.push_back(parts_of(x, form_));
+          scaled.push_back(F32(packs[u][i]) * column_scale[i]);
+          small[i] = small[i] + is_small(scaled[i], form_);
+          sum[i] = sum[i] + kernel::abs(scaled[i]);
         }
-      }
-      for (u32 i = 0; i < 4 && turned.size() > 1 && by_row; i += 2) {
-        const U32 pair = f.quad * U32(2) + U32(i / 2);
-        turned[1][pair * U32(kPitch) + f.row(u)] = packed(thirds[i], thirds[i + 1]);
       }
       if (!by_column) continue;
       const U32 k = f.row0 + f.row(u), line = f.column(tile);
       const auto store = [&] {
         f.if_line(1, line, [&] {
-          const Value at = (f.wide(k) * f.wide(all_[1].lines) + f.wide(line)) / f.wide(2);
-          for (u32 p = 0; p < form_.parts; ++p) {
-            to[1][p].store(at, kernel::vec({packed(split[0][p], split[1][p]),
-                                            packed(split[2][p], split[3][p])}));
-          }
+          store_parts(to[1], f.wide(k) * f.wide(all_[1].lines) + f.wide(line), scaled);
         });
       };
       if (tiles(0) * kTile <= all_[1].depth) {
@@ -420,7 +402,7 @@ void MatrixSplit::trace_parts(const Frame& f) {
     }
     if (by_row) {
       kernel::barrier();
-      store_turned(f, tile, turned, to[0]);
+      store_turned(f, tile, *turned, to[0]);
       kernel::barrier();
     }
   });
@@ -444,33 +426,31 @@ void MatrixSplit::trace_parts(const Frame& f) {
   });
 }
 
-// Rows as lines: eight of them at one k are 16 bytes.
-void MatrixSplit::store_turned(const Frame& f, const U32& tile, std::span<const Shared> turned,
+// The parts of four neighbours, rounded by the stores.
+void MatrixSplit::store_parts(std::span<const Buffer> to, const Value& at,
+                              std::span<const F32> scaled) const {
+  std::vector<std::vector<Value>> parts(form_.parts);
+  for (const F32& x : scaled) {
+    const std::vector<F32> own = parts_of(x, form_);
+    for (u32 p = 0; p < form_.parts; ++p) parts[p].push_back(own[p]);
+  }
+  for (u32 p = 0; p < form_.parts; ++p) to[p].store(at, kernel::vec(parts[p]));
+}
+
+// Rows as lines: their elements at one k lie side by side.
+void MatrixSplit::store_turned(const Frame& f, const U32& tile, const Shared& turned,
                                std::span<const Buffer> to) const {
-  constexpr u32 kPacks = kTile / 8;
   const Side& s = all_[0];
-  for (u32 u = 0; u < kTile * kPacks / kernel::width(); ++u) {
-    const U32 id = kernel::lane() + U32(u * kernel::width());
-    const U32 across = id % U32(kPacks) * U32(8), depth = id / U32(kPacks);
-    std::vector<std::vector<U32>> split;
-    for (u32 i = 0; i < 8; ++i) {
-      const U32 at = depth * U32(kPitch) + across + U32(i);
-      const U32 word(turned[0].load(at));
-      split.push_back({word & U32(0xffff), word >> U32(16)});
-      if (form_.parts == 2) continue;
-      const U32 pair(turned[1].load(depth / U32(2) * U32(kPitch) + across + U32(i)));
-      split.back().push_back((pair >> (depth % U32(2) * U32(16))) & U32(0xffff));
+  for (u32 u = 0; u < f.units(); ++u) {
+    const U32 depth = f.row(u), across = f.quad * U32(4);
+    std::vector<F32> scaled;
+    for (u32 i = 0; i < 4; ++i) {
+      scaled.emplace_back(turned.load(depth * U32(kPitch) + across + U32(i)));
     }
     const U32 k = (f.tile0 + tile) * U32(kTile) + depth, line = f.row0 + across;
     const auto store = [&] {
-      f.if_line(0, line, [&] {
-        const Value at = (f.wide(k) * f.wide(s.lines) + f.wide(line)) / f.wide(2);
-        for (u32 p = 0; p < form_.parts; ++p) {
-          std::vector<Value> words;
-          for (u32 i = 0; i < 8; i += 2) words.push_back(packed(split[i][p], split[i + 1][p]));
-          to[p].store(at, kernel::vec(words));
-        }
-      });
+      f.if_line(0, line,
+                [&] { store_parts(to, f.wide(k) * f.wide(s.lines) + f.wide(line), scaled); });
     };
     if (tiles(1) * kTile <= s.depth) {
       store();

@@ -60,7 +60,9 @@ class MatrixSplit {
   i64 span() const;  // tiles of a workgroup, neighbours along the rows
   u32 width() const;
   void trace_parts(const Frame& f);
-  void store_turned(const Frame& f, const kernel::U32& tile, std::span<const kernel::Shared> turned,
+  void store_parts(std::span<const kernel::Buffer> to, const kernel::Value& at,
+                   std::span<const kernel::F32> scaled) const;
+  void store_turned(const Frame& f, const kernel::U32& tile, const kernel::Shared& turned,
                     std::span<const kernel::Buffer> to) const;
 
   Operand memory_;

@@ -45,14 +45,16 @@ U32 bfloat_bits(const F32& x) {
 
 U32 magnitude_bits(const Value& x) { return bits_of(x) & U32(0x7fff'ffff); }
 
-std::vector<U32> parts_of(const F32& x, const SplitForm& form) {
-  if (form.elem == kernel::Scalar::F16) {
-    const F32 high = high_part(x, 0x1p13f + 1);
-    return {half_bits(high), half_bits(x - high)};
+std::vector<F32> parts_of(const F32& x, const SplitForm& form) {
+  const f32 power = form.elem == kernel::Scalar::F16 ? 0x1p13f + 1 : 0x1p16f + 1;
+  std::vector<F32> parts;
+  F32 rest = x;
+  while (parts.size() + 1 < form.parts) {
+    parts.push_back(high_part(rest, power));
+    rest = rest - parts.back();
   }
-  const F32 high = high_part(x, 0x1p16f + 1), rest = x - high;
-  const F32 middle = high_part(rest, 0x1p16f + 1);
-  return {bfloat_bits(high), bfloat_bits(middle), bfloat_bits(rest - middle)};
+  parts.push_back(rest);
+  return parts;
 }
 
 U32 is_small(const F32& x, const SplitForm& form) {
@@ -275,7 +277,11 @@ void OperandSplit::trace_parts(const Buffer& maxima, const Buffer& tallies, cons
         const F32 x = F32(packs[u][i]) * scale[mine];
         own_small[mine].set(own_small[mine].get() + is_small(x, form_));
         own_sum[mine].set(own_sum[mine].get() + kernel::abs(x));
-        split.push_back(parts_of(x, form_));
+        split.emplace_back();
+        for (const F32& part : parts_of(x, form_)) {
+          split.back().push_back(form_.elem == kernel::Scalar::F16 ? half_bits(part)
+                                                                   : bfloat_bits(part));
+        }
       }
       const auto [across, depth] = source_.spot(u);
       if (source_.along_depth()) {

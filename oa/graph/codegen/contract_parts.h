@@ -33,8 +33,8 @@ struct SplitParts {
 // its inverse are normal numbers.
 kernel::U32 scale_field(const kernel::U32& largest);
 kernel::U32 magnitude_bits(const kernel::Value& x);
-// The parts of a scaled element, largest first, in their own bits.
-std::vector<kernel::U32> parts_of(const kernel::F32& x, const SplitForm& form);
+// The parts of a scaled element, largest first; the last one is still to be rounded.
+std::vector<kernel::F32> parts_of(const kernel::F32& x, const SplitForm& form);
 // 1 for a scaled element that loses bits, else 0.
 kernel::U32 is_small(const kernel::F32& x, const SplitForm& form);
 // Counts of small elements of lines with infinities or NaN, and sums of lines of zeros: always
