@@ -26,6 +26,12 @@ Hash128 captured(const Hash128& structure) {
   return h.finish();
 }
 
+// Whether pending work makes the elements, also by an assignment to another view of them.
+bool awaits(const Graph& pending, const graph::Tensor& tensor) {
+  if (tensor.pending()) return true;
+  return tensor.storage() && tensor.storage()->writer_graph == pending.serial();
+}
+
 }  // namespace
 
 EngineCore::EngineCore(std::unique_ptr<device::Device> device, const EngineOptions& options)
@@ -144,7 +150,7 @@ void EngineCore::read(std::string_view op, const TensorRef& tensor, void* data, 
   refuse_in_capture(op, tensor->pending() ? "a value of a capture has no elements before submit()"
                                           : "the host would see the same elements at each replay, "
                                             "expected the value itself");
-  if (tensor->pending()) flush();
+  if (awaits(*graph_, *tensor)) flush();
   if (!tensor->storage()) {
     fail(ErrorKind::FailedPrecondition, op,
          "the value was never computed because its batch failed or its capture ended");
@@ -157,7 +163,7 @@ void EngineCore::read(std::string_view op, const TensorRef& tensor, void* data, 
 
 bool EngineCore::try_read(std::string_view op, const TensorRef& tensor, void* data, u64 bytes) {
   check_open(op);
-  if (tensor->pending() || !device_->is_complete(last_ticket_)) return false;
+  if (awaits(*graph_, *tensor) || !device_->is_complete(last_ticket_)) return false;
   read(op, tensor, data, bytes);
   return true;
 }
