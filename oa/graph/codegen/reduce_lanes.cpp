@@ -7,13 +7,15 @@
 namespace oa::graph {
 namespace {
 
-constexpr u32 kColumnLanes = 32;  // GPU: a line of memory
+constexpr u32 kColumnLanes = 32;    // GPU: a line of memory
+constexpr u32 kFewColumnLanes = 8;  // the least that memory hands out
+constexpr i64 kFewColumns = 1024;   // too few to fill a GPU: more lanes to each
 
 }  // namespace
 
 u32 ReduceKernel::column_lanes() const {
   if (in_.target.is_cpu()) return in_.target.width;
-  u32 lanes = kColumnLanes;
+  u32 lanes = !split_ && rows_ <= kFewColumns ? kFewColumnLanes : kColumnLanes;
   while (lanes > 1 && lanes / 2 >= columns()) lanes /= 2;
   return lanes;
 }
