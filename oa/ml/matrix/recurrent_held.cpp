@@ -30,16 +30,25 @@ i64 HeldScan::columns(i64 hidden) {
   return static_cast<i64>(std::bit_ceil(static_cast<u64>(hidden)));
 }
 
-i64 HeldScan::parts(const kernel::Target& target, i64 hidden) {
+// As few as have room for the weights, since all lanes of a column compute what follows the sums.
+i64 HeldScan::parts(const kernel::Target& target, i64 hidden, i64 sums, i64 depth) {
   const i64 most = std::min<i64>(kMostParts, target.subgroup);
-  return std::clamp<i64>(target.width / columns(hidden), 1, most);
+  i64 n = 1;
+  while (2 * n <= most && 2 * n * columns(hidden) <= target.width &&
+         held(sums, depth, n) > kMostHeld) {
+    n *= 2;
+  }
+  return n;
+}
+
+i64 HeldScan::held(i64 sums, i64 depth, i64 parts) {
+  return sums * padded_depth(depth, parts) / parts;
 }
 
 bool HeldScan::fits(const graph::Lower& l, i64 hidden, i64 sums, i64 depth) {
   const kernel::Target& t = l.target();
-  if (t.is_cpu() || l.in(0).dtype != DType::F32 || columns(hidden) > t.width) return false;
-  const i64 lanes = parts(t, hidden);
-  return sums * padded_depth(depth, lanes) / lanes <= kMostHeld;
+  return !t.is_cpu() && l.in(0).dtype == DType::F32 && columns(hidden) <= t.width &&
+         held(sums, depth, parts(t, hidden, sums, depth)) <= kMostHeld;
 }
 
 HeldScan::HeldScan(graph::Lower& l, const Shape& gates_i, i64 hidden, i64 sums, i64 depth,
@@ -52,7 +61,7 @@ HeldScan::HeldScan(graph::Lower& l, const Shape& gates_i, i64 hidden, i64 sums, 
       depth_(depth),
       backward_(backward),
       reverse_(reverse),
-      parts_(parts(l.target(), hidden)),
+      parts_(parts(l.target(), hidden, sums, depth)),
       padded_(padded_depth(depth, parts_)),
       width_(static_cast<u32>(
           std::max<i64>(columns(hidden) * parts_, static_cast<i64>(l.target().subgroup)))),

@@ -1,11 +1,11 @@
 // Recurrent scans on a GPU whose weights stay in registers, for hidden sizes of a workgroup's
 // lanes.
 //
-// A workgroup runs all steps of one row of the batch. Some lanes share a column: each holds the
-// column's weights of some k and sums over these, and the sums meet by shuffles. All lanes of a
-// column then compute the same, the first of them stores, and the row's new state goes to the
-// others through workgroup memory: one barrier a step. What a step reads of the sequence is asked
-// for a step ahead, since a lane would wait for it longer than it computes.
+// A workgroup runs all steps of one row of the batch. A column has one lane or, where that has no
+// room for its weights, a few: each holds those of some k and sums over these, and the sums meet by
+// shuffles. All lanes of a column then compute the same, the first of them stores, and the row's
+// new state goes to the others through workgroup memory: one barrier a step. What a step reads of
+// the sequence is asked for a step ahead, since a lane would wait for it longer than it computes.
 #pragma once
 
 #include <functional>
@@ -62,7 +62,8 @@ class HeldScan {
 
  private:
   static i64 columns(i64 hidden);  // lanes side by side
-  static i64 parts(const kernel::Target& target, i64 hidden);
+  static i64 parts(const kernel::Target& target, i64 hidden, i64 sums, i64 depth);
+  static i64 held(i64 sums, i64 depth, i64 parts);  // weights of a lane
   void run(const Body& body);
   Values weights(const kernel::Buffer& weight) const;
   Values products(const kernel::Shared& cells, const kernel::Value& from,
