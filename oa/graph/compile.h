@@ -89,7 +89,7 @@ enum class Obstacle : u8 {
   OwnKernel,          // one of the two brings its own kernels
   ProductOperand,     // a product reads its operand many times
   ComputedPositions,  // read at positions that are values themselves
-  KeptApart,          // updates of parameters run side by side with their like
+  KeptApart,          // runs side by side with its like: updates of parameters, small products
   OtherSize,          // the two run over different numbers of elements
   OtherOrder,         // no loop nest goes through both in order
   OtherReduction,     // two reductions over different axes
