@@ -130,7 +130,8 @@ void order_launches(Compilation& c) {
     depth[l] = ~0u;
     for (const u32 a : waits.after[l]) depth[l] = std::min(depth[l], depth[a] - 1);
   }
-  std::stable_sort(order.begin(), order.end(), [&](u32 a, u32 b) { return depth[a] < depth[b]; });
+  std::sort(order.begin(), order.end(),
+            [&](u32 a, u32 b) { return depth[a] != depth[b] ? depth[a] < depth[b] : a < b; });
   std::vector<Launch> sorted;
   sorted.reserve(count);
   for (const u32 l : order) sorted.push_back(std::move(list[l]));
