@@ -299,7 +299,9 @@ void EngineCore::run_batch(std::unique_ptr<Graph> batch, bool timed) {
   try {
     ready = ready_for(*batch);
   } catch (const Error&) {
+    const graph::StageRecords failed = last_compilation_;
     salvage(*batch);
+    last_compilation_ = failed;  // and not what salvaging compiled
     throw;
   }
   run(*batch, ready, timed);
