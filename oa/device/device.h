@@ -102,6 +102,10 @@ class Device {
   virtual std::vector<std::shared_ptr<Executable>> compile(
       std::span<const kernel::Kernel* const> kernels) = 0;
 
+  // Kernels that compile() found in none of this object's memory: compiled, or loaded from disk.
+  // Devices that compile nothing make none.
+  virtual u64 kernels_made() const { return 0; }
+
   // Runs a list. The kernels and the memory must stay alive until the ticket is complete. With
   // `timed`, durations() later tells the time of each dispatch.
   virtual Ticket submit(const CommandList& list, bool timed = false) = 0;

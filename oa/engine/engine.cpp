@@ -100,7 +100,11 @@ std::string Engine::profile_table(u32 most_rows) const {
 }
 void Engine::write_trace(const std::filesystem::path& path) const { core().write_trace(path); }
 MemoryUse Engine::memory() const { return core().memory(); }
-EngineCounters Engine::counters() const { return core().counters(); }
+EngineCounters Engine::counters() const {
+  EngineCounters counters = core().counters();
+  counters.kernels_made = core().device().kernels_made();
+  return counters;
+}
 const graph::StageRecords& Engine::last_compilation() const { return core().last_compilation(); }
 void Engine::check_guards() { core().check_guards(); }
 u64 Engine::next_seed() { return core().next_seed(); }

@@ -59,6 +59,7 @@ struct EngineCounters {
   u64 programs_compiled = 0;
   u64 cache_hits = 0;
   u64 dispatches = 0;
+  u64 kernels_made = 0;  // by the compiler of the device, or loaded from its cache on disk
 };
 
 // A point in the engine's order of work.

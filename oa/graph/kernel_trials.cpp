@@ -90,7 +90,9 @@ u32 DeviceTrials::fastest(const Hash128& key, std::span<const Temp> temps,
   f64 shortest = std::numeric_limits<f64>::infinity();
   for (u32 i = 0; i < candidates.size(); ++i) {
     try {
-      const f64 seconds = seconds_of(graph_, device_, candidates[i](), temps);
+      Launch candidate = candidates[i]();
+      candidate.pass_extents();
+      const f64 seconds = seconds_of(graph_, device_, candidate, temps);
       if (seconds < shortest) {
         shortest = seconds;
         best = i;

@@ -76,6 +76,11 @@ struct Launch {
   u32 instance_of(size_t arg) const {
     return static_cast<u32>(arg / ((args.size() - (instances - 1)) / instances));
   }
+  // Appends what the kernel made parameters of to the arguments.
+  void pass_extents() {
+    for (const u64 e : kernel.extents) args.push_back(ArgRef::number(e));
+    kernel.extents.clear();
+  }
   std::string label;       // for the profiler: names of the fused ops
   std::string choice;      // why this kernel, for people
   std::vector<u32> parts;  // positions of the groups whose work this is; none: a copy

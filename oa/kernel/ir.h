@@ -163,6 +163,9 @@ struct Kernel {
   u32 width = 0;     // lanes of a workgroup, a power of two
   u32 subgroup = 0;  // lanes of a subgroup, a power of two, divides width
   u32 params = 0;    // number of 8-byte parameters
+  // Values for the last of them, where tracing made parameters of numbers (kernel::extent); never
+  // part of the hash.
+  std::vector<u64> extents;
   std::vector<SharedSlot> shared;
   std::vector<VarSlot> vars;
   std::vector<Instr> instrs;

@@ -22,6 +22,7 @@ struct Tracer {
   };
   std::vector<Open> open;
   std::unordered_map<ValueId, FunctionMark> functions;  // by the value they end in
+  std::vector<ValueId> extents;                         // parameters that get their numbers last
 };
 
 thread_local Tracer* current = nullptr;
@@ -173,6 +174,23 @@ u32 subgroup_width() { return tracer("subgroup_width").kernel.subgroup; }
 U32 lane() { return U32(emit(Op::LaneId, Type{Scalar::U32}, {})); }
 U32 group() { return U32(emit(Op::GroupId, Type{Scalar::U32}, {})); }
 U32 group_count() { return U32(emit(Op::GroupCount, Type{Scalar::U32}, {})); }
+
+Value extent(Scalar s, i64 x) {
+  if (x == 0 || x == 1) return constant_int(s, x);
+  Tracer& t = tracer("extent");
+  const auto bits = static_cast<u64>(x);
+  for (const ValueId id : t.extents) {
+    const Instr& known = t.kernel.instrs[id];
+    if (known.imm == bits && known.type.scalar == s) return Value(id, known.type);
+  }
+  const auto id = static_cast<ValueId>(t.kernel.instrs.size());
+  t.kernel.instrs.push_back({.op = Op::Param, .type = Type{s}, .imm = bits});
+  Region& outermost = t.open.front().region;
+  outermost.insert(outermost.begin(), id);  // visible everywhere: a loop around may stand already
+  t.extents.push_back(id);
+  return Value(id, Type{s});
+}
+
 U64 param_u64() { return U64(param(Scalar::U64)); }
 U32 param_u32() { return U32(param(Scalar::U32)); }
 F32 param_f32() { return F32(param(Scalar::F32)); }
@@ -458,6 +476,10 @@ Kernel trace(std::string name, const Target& target, u32 width, const std::funct
   t.open.emplace_back();
   body();
   t.kernel.body = std::move(t.open.back().region);
+  for (const ValueId id : t.extents) {
+    t.kernel.extents.push_back(t.kernel.instrs[id].imm);
+    t.kernel.instrs[id].imm = t.kernel.params++;
+  }
   return std::move(t.kernel);
 }
 

@@ -216,6 +216,11 @@ U32 lane();  // 0 .. width()-1
 U32 group();
 U32 group_count();
 
+// A number that may differ from call to call of what is otherwise one kernel, such as the rows of a
+// batch: a parameter behind all others, whose value Kernel::extents keeps for the launch. 0 and 1
+// stay constants, for code depends on them.
+Value extent(Scalar s, i64 x);
+
 // Parameters, in the order of the calls; 8 bytes each.
 U64 param_u64();
 U32 param_u32();

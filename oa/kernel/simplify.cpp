@@ -33,6 +33,7 @@ class Simplifier : public Builder {
     out_.width = in.width;
     out_.subgroup = in.subgroup;
     out_.params = in.params;
+    out_.extents = in.extents;
     out_.shared = in.shared;
     out_.vars = in.vars;
     out_.instrs.reserve(in.instrs.size() + in.instrs.size() / 4 + 16);

@@ -20,7 +20,8 @@ void launch_over(graph::Lower& l, const std::string& name, i64 count,
   const kernel::Scalar type = index_type(count);
   const u32 width = l.target().width;
   const bool cpu = l.target().is_cpu();
-  const i64 per_group = cpu ? std::min(kChunk, count) : width;
+  // The count may follow from the size of a batch, so it is a parameter.
+  const i64 per_group = cpu ? kChunk : width;
   kernel::Kernel k = kernel::trace(name, l.target(), width, [&] {
     const ElementBody body = declare();
     const Value begin = kernel::cast(kernel::group(), type) * index(type, per_group);
@@ -29,12 +30,11 @@ void launch_over(graph::Lower& l, const std::string& name, i64 count,
       if (count % width == 0) {
         body(i);
       } else {
-        kernel::If(kernel::Bool(i < index(type, count)), [&] { body(i); });
+        kernel::If(kernel::Bool(i < kernel::extent(type, count)), [&] { body(i); });
       }
-    } else if (count % per_group == 0) {
-      for_lanes(begin, index(type, per_group), per_group, body);
     } else {
-      for_lanes(begin, kernel::min(index(type, per_group), index(type, count) - begin), -1, body);
+      const Value left = kernel::extent(type, count) - begin;
+      for_lanes(begin, kernel::min(index(type, per_group), left), -1, body);
     }
   });
   const i64 groups = ceil_div(count, per_group);

@@ -49,15 +49,18 @@ class RadixSort {
     Buffer positions;
   };
   Pairs pairs_of_row(const Buffer& keys, const Buffer& positions, const U32& row) const {
-    const U64 offset = kernel::cast<U64>(row) * U64(n_);
+    const U64 offset = kernel::cast<U64>(row) * U64(kernel::extent(kernel::Scalar::U64, n_));
     return {shifted(keys, offset), shifted(positions, offset)};
   }
 
   std::pair<U32, U32> row_and_block() const {
-    return {kernel::group() / word(blocks_), kernel::group() % word(blocks_)};
+    return {kernel::group() / length(blocks_), kernel::group() % length(blocks_)};
   }
 
   u32 digits() const { return 1u << digit_bits_; }
+  // What follows from the length of rows is a parameter: it may be that of a batch.
+  static U32 length(i64 x) { return U32(kernel::extent(kernel::Scalar::U32, x)); }
+
   U32 cell(const Value& digit) const { return U32(digit * word(workers_) + kernel::lane()); }
   U32 digit_of(const Value& key, const U32& shift) const {
     return (U32(key) >> shift) & word(digits() - 1);
@@ -65,10 +68,10 @@ class RadixSort {
 
   // The worker's run of a block.
   void for_run(const U32& block, const std::function<void(const U32&)>& body) const {
-    const U32 first = block * word(per_block_);
-    const U32 end(kernel::min(first + word(per_block_), word(n_)));
-    const U32 begin(kernel::min(first + kernel::lane() * word(run_), end));
-    const U32 stop(kernel::min(begin + word(run_), end));
+    const U32 first = block * length(per_block_);
+    const U32 end(kernel::min(first + length(per_block_), length(n_)));
+    const U32 begin(kernel::min(first + kernel::lane() * length(run_), end));
+    const U32 stop(kernel::min(begin + length(run_), end));
     kernel::For(begin, stop, word(1), body);
   }
 
@@ -152,15 +155,17 @@ class RadixSort {
       const U32 shift = kernel::param_u32();
       const Shared counters(kernel::Scalar::U32, digits() * workers_);
       const auto [row, block] = row_and_block();
-      const Buffer row_keys = shifted(keys, kernel::cast<U64>(row) * U64(n_));
+      const Buffer row_keys =
+          shifted(keys, kernel::cast<U64>(row) * U64(kernel::extent(kernel::Scalar::U64, n_)));
       count(counters, row_keys, block, shift);
       kernel::barrier();
-      const Buffer row_counts = shifted(out, kernel::cast<U64>(row) * U64(cells));
+      const Buffer row_counts =
+          shifted(out, kernel::cast<U64>(row) * U64(kernel::extent(kernel::Scalar::U64, cells)));
       for_lanes(word(0), word(digits()), digits(), [&](const Value& d) {
         const kernel::Var<U32> sum(0u);
         kernel::For(word(0), word(workers_), word(1),
                     [&](const U32& w) { sum += U32(counters[d * word(workers_) + w]); });
-        row_counts[d * word(blocks_) + block] = *sum;
+        row_counts[d * length(blocks_) + block] = *sum;
       });
     });
     l_.launch(std::move(counting), rows_ * blocks_, {p.keys[from], counts, low_bit});
@@ -177,10 +182,11 @@ class RadixSort {
       const auto [row, block] = row_and_block();
       const Pairs a = pairs_of_row(keys, positions, row);
       const Pairs b = pairs_of_row(keys_out, positions_out, row);
-      const Buffer row_first = shifted(first, kernel::cast<U64>(row) * U64(cells));
+      const Buffer row_first =
+          shifted(first, kernel::cast<U64>(row) * U64(kernel::extent(kernel::Scalar::U64, cells)));
       if (workers_ > 1) count(counters, a.keys, block, shift);
       kernel::For(word(0), word(digits()), word(1), [&](const U32& d) {
-        const U32 start(row_first[d * word(blocks_) + block]);
+        const U32 start(row_first[d * length(blocks_) + block]);
         if (workers_ == 1) {
           counters[cell(d)] = start;
         } else {

@@ -84,6 +84,9 @@ struct ScatterAddRows {
   }
 
  private:
+  // How many updates there are, a parameter: it follows from the size of a batch.
+  static U32 extent(i64 count) { return U32(kernel::extent(kernel::Scalar::U32, count)); }
+
   // One launch: the workgroup of a row, or of some columns of it, goes through all indices and adds
   // the updates that are its own.
   static void search(Lower& l, i64 rows, i64 count) {
@@ -111,9 +114,10 @@ struct ScatterAddRows {
         kernel::If(kernel::Bool(column[static_cast<size_t>(c)] < at(columns)), body);
       };
       const kernel::Shared own(kernel::Scalar::U32, width);
-      kernel::For(word(0), word(count), word(width), [&](const U32& begin) {
+      const U32 all = extent(count);
+      kernel::For(word(0), all, word(width), [&](const U32& begin) {
         const U32 i = begin + kernel::lane();
-        const kernel::Bool inside = i < word(count);
+        const kernel::Bool inside = i < all;
         const Value index = indices.load(kernel::select(inside, i, word(0)));
         const kernel::Bool bad = inside & kernel::Bool(out_of_range(index, rows));
         check.report(bad & kernel::Bool(group == at(0)), i, index);
@@ -224,7 +228,7 @@ struct ScatterAddRows {
                      out = kernel::param_buffer(kernel::Scalar::U32);
         return [=, this](const Value& row) {
           const U32 key(kernel::cast(row, kernel::Scalar::U32));
-          out.store(row, lower_bound(keys, word(0), word(count), key));
+          out.store(row, lower_bound(keys, word(0), extent(count), key));
         };
       });
       return starts;
@@ -243,7 +247,7 @@ struct ScatterAddRows {
 
     // The row's part of the sorted positions; all positions where they are not sorted.
     std::pair<U32, U32> list_of(const Params& b, const Value& row) const {
-      if (!sorted) return {word(0), word(count)};
+      if (!sorted) return {word(0), extent(count)};
       return {U32(b.lists.load(row)), U32(b.lists.load(row + at(1)))};
     }
 

@@ -33,6 +33,9 @@ class CpuDevice : public Device {
       std::span<const kernel::Kernel* const> kernels) override {
     return compiler_.compile(kernels);
   }
+  u64 kernels_made() const override {
+    return compiler_.statistics().compiled + compiler_.statistics().from_disk;
+  }
 
   Ticket submit(const CommandList& list, bool timed = false) override;
   std::unique_ptr<Recorded> record(const CommandList& list) override;

@@ -171,6 +171,7 @@ std::vector<std::shared_ptr<Executable>> Compiler::compile(
   if (pipelines_.size() + jobs.size() > kMaxPipelines) {
     std::erase_if(pipelines_, [](const auto& entry) { return entry.second.use_count() == 1; });
   }
+  made_ += jobs.size();
   for (Job& job : jobs) pipelines_.emplace(job.hash, std::move(job.pipeline));
   std::vector<std::shared_ptr<Executable>> result;
   for (const Hash128& hash : hashes) result.push_back(pipelines_.at(hash));

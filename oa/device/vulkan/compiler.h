@@ -22,6 +22,8 @@ class Compiler {
   // One pipeline per kernel; equal kernels share one. Throws the first error in the kernels' order.
   std::vector<std::shared_ptr<Executable>> compile(std::span<const kernel::Kernel* const> kernels);
 
+  u64 made() const { return made_; }
+
   codegen::CodeCache& disk() { return disk_; }
 
  private:
@@ -32,6 +34,7 @@ class Compiler {
   codegen::CodeCache disk_;
   bool use_disk_;
   std::unordered_map<Hash128, std::shared_ptr<Pipeline>> pipelines_;
+  u64 made_ = 0;  // pipelines, from disk or by the driver
 };
 
 // What the lowering may use on this device.

@@ -59,6 +59,7 @@ class VulkanDevice final : public Device {
   void read(const Memory& from, u64 offset, void* to, u64 bytes) override;
   std::vector<std::shared_ptr<Executable>> compile(
       std::span<const kernel::Kernel* const> kernels) override;
+  u64 kernels_made() const override { return compiler_.made(); }
   Ticket submit(const CommandList& list, bool timed = false) override;
   std::unique_ptr<Recorded> record(const CommandList& list) override;
   Ticket submit(Recorded& list) override;

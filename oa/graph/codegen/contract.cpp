@@ -67,6 +67,8 @@ ContractNest::ContractNest(const LowerInput& in, SplitPool& splits)
       if (role == kBatch) batches_ *= nest_.extent[i];
     }
   }
+  any_rows_ = batch_loops_.empty() && in.group.domain.rank() == 2;
+  any_depth_ = in.group.domain.rank() == 2 && spec_.transpose_a && !spec_.transpose_b;
   // No index runs over the whole domain, which is far larger than any operand.
   i64 largest = std::max({rows_, columns_, k_});
   for (const AffineExpr& e : nest_.needs.expressions) {
@@ -413,11 +415,11 @@ void lower_general(ContractNest& c, Launches& out) {
       for (u32 i = 0; i < kGeneralRows; ++i) {
         Value r = first + c.index(i);
         // A row past the end repeats the last one, and stores the same values there.
-        if (c.rows() % kGeneralRows != 0) r = kernel::min(r, c.index(c.rows() - 1));
+        if (c.rows() % kGeneralRows != 0) r = kernel::min(r, c.of_batches(c.rows() - 1));
         rows.push_back(r);
         acc.emplace_back(kernel::literal(c.accumulator(), 0));
       }
-      kernel::For(c.index(0), c.index(c.depth()), c.index(1), [&](const Value& k) {
+      kernel::For(c.index(0), c.of_depth(c.depth()), c.index(1), [&](const Value& k) {
         Point b_point = c.point(rows[0], column, k);
         const Value shared_b = c.operand(1, b_point);
         for (u32 i = 0; i < kGeneralRows; ++i) {

@@ -72,6 +72,14 @@ class ContractNest {
   void declare(bool outputs = true);
 
   kernel::Value index(i64 x) const { return kernel::constant_int(nest_.index_type, x); }
+  // Numbers that follow from the size of a batch are parameters, so that another size compiles
+  // nothing: how many batches there are; rows, where they are not those of one batch; and k, where
+  // it runs over the rows of both operands, as in the gradients of weights.
+  kernel::Value of_batches(i64 x) const { return kernel::extent(nest_.index_type, x); }
+  kernel::Value of_rows(i64 x) const { return any_rows_ ? of_batches(x) : index(x); }
+  kernel::Value of_depth(i64 x) const { return any_depth_ ? of_batches(x) : index(x); }
+  bool any_rows() const { return any_rows_; }
+  bool any_depth() const { return any_depth_; }
   kernel::Value as_index(const kernel::Value& v) const { return kernel::cast(v, nest_.index_type); }
   Point point(const kernel::Value& row, const kernel::Value& column,
               const kernel::Value& depth) const;
@@ -119,6 +127,7 @@ class ContractNest {
   u32 product_ = 0;
   ContractSpec spec_;
   i64 rows_ = 1, columns_ = 1, k_ = 0, batches_ = 1;
+  bool any_rows_ = false, any_depth_ = false;  // parameters of the kernel
   kernel::Scalar acc_ = kernel::Scalar::F32;
   Nest nest_;
   std::vector<size_t> row_loops_, column_loops_, depth_loops_;

@@ -12,6 +12,7 @@
 #include "oa/graph/codegen/contract_cpu.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace oa::graph {
 namespace {
@@ -208,20 +209,22 @@ class TiledContract {
       if (t_.a == Site::Launch) a_ = kernel::param_buffer(c_.accumulator());
       if (t_.slices > 1) partial_ = kernel::param_buffer(c_.accumulator());
       Value group = c_.as_index(kernel::group());
-      const auto take = [&](i64 count) {
+      const auto take_of = [&](i64 count, const Value& divisor) {
         if (count == 1) return c_.index(0);
-        const Value v = group % c_.index(count);
-        group = group / c_.index(count);
+        const Value v = group % divisor;
+        group = group / divisor;
         return v;
       };
+      const auto take = [&](i64 count) { return take_of(count, c_.index(count)); };
+      const auto take_block = [&] { return take_of(t_.blocks, c_.of_rows(t_.blocks)); };
       // A small B stays in every cache; then a thread's workgroups are neighbours in rows, which it
       // likely wrote and will read. Else they share a panel of B.
       const i64 b_bytes = c_.columns() * c_.depth() * kernel::size_bytes(c_.accumulator());
       const bool by_row = b_bytes <= 256 << 10;
-      Value block = by_row ? Value() : take(t_.blocks);
+      Value block = by_row ? Value() : take_block();
       const Value panel = take(panel_groups);
-      if (by_row) block = take(t_.blocks);
-      const Value batch = take(c_.batches());
+      if (by_row) block = take_block();
+      const Value batch = take_of(c_.batches(), c_.of_batches(c_.batches()));
       run_task(batch, panel, block, take(t_.slices));
     });
     out.list.push_back(std::move(launch));
@@ -233,22 +236,29 @@ class TiledContract {
 
   void run_task(const Value& batch, const Value& panel_group, const Value& block,
                 const Value& slice) {
+    // A parameter even where it is 1, which as such would be a constant.
+    const Value together = t_.bands == 1   ? c_.index(1)
+                           : c_.any_rows() ? c_.of_rows(t_.task_bands + 1) - c_.index(1)
+                                           : c_.index(t_.task_bands);
+    const bool whole = t_.bands % t_.blocks == 0 && (t_.bands == 1 || !c_.any_rows());
     const auto begin_of = [&](const Value& b) {
-      if (t_.bands % t_.blocks == 0) return b * c_.index(t_.task_bands);
+      if (whole) return b * together;
       // Rows of A that are packed begin at whole gangs.
-      if (t_.a == Site::Task) return kernel::min(b * c_.index(t_.task_bands), c_.index(t_.bands));
-      return b * c_.index(t_.bands) / c_.index(t_.blocks);
+      if (t_.a == Site::Task) return kernel::min(b * together, c_.of_rows(t_.bands));
+      return b * c_.of_rows(t_.bands) / c_.of_rows(t_.blocks);
     };
     const Value first = begin_of(block);
     const Value last = begin_of(block + c_.index(1));
     const i64 outer = c_.outer_depth(), per_slice = ceil_div(outer, t_.slices);
     slice_ = slice;
-    k_begin_ = slice * c_.index(per_slice);
-    k_end_ = t_.slices == 1 ? c_.index(outer)
-                            : kernel::min(k_begin_ + c_.index(per_slice), c_.index(outer));
+    k_begin_ = slice * c_.of_depth(per_slice);
+    k_end_ = t_.slices == 1 ? c_.of_depth(outer)
+                            : kernel::min(k_begin_ + c_.of_depth(per_slice), c_.of_depth(outer));
     a_cells_ = b_cells_ = std::nullopt;
     const auto cells = [&](i64 stride) {
-      return kernel::Shared(c_.accumulator(), static_cast<u32>(stride * c_.depth()));
+      auto count = static_cast<u32>(stride * c_.depth());
+      if (c_.any_depth()) count = std::bit_ceil(count);  // one kernel for several depths
+      return kernel::Shared(c_.accumulator(), count);
     };
     const PackRange k_range{k_begin_, k_end_};
     if (t_.b == Site::Task) {
@@ -258,15 +268,17 @@ class TiledContract {
     if (t_.a == Site::Task) {
       a_cells_ = cells(t_.a_stride);
       const Value begin = first * c_.index(t_.rows);
-      const Value end = kernel::min(last * c_.index(t_.rows), c_.index(c_.shared_rows()));
+      const Value end = kernel::min(last * c_.index(t_.rows), c_.of_rows(c_.shared_rows()));
       // A block of few rows starts earlier, so that it fills a gang.
       const i64 latest = std::max<i64>(0, c_.shared_rows() - t_.width);
-      block_row_ = t_.bands == t_.task_bands ? c_.index(0) : kernel::min(begin, c_.index(latest));
+      block_row_ = t_.bands == t_.task_bands ? c_.index(0) : kernel::min(begin, c_.of_rows(latest));
       pack_rows(c_, t_, *a_cells_, batch, block_row_, end, k_range);
     }
     if (a_cells_ || b_cells_) kernel::barrier();
+    // One loop for any number of bands together, if there may be several.
+    const bool one_band = t_.task_bands == 1 && (t_.bands == 1 || !c_.any_rows());
     const auto bands = [&](const Value& panel) {
-      if (t_.task_bands == 1) {
+      if (one_band) {
         run_tile(batch, first, panel);
       } else {
         kernel::For(first, last, c_.index(1),
@@ -283,7 +295,7 @@ class TiledContract {
   // The rows of a band; a row past the end repeats the last one.
   Value row(const Value& band, u32 i) const {
     const Value r = band * c_.index(t_.rows) + c_.index(i);
-    return c_.shared_rows() % t_.rows == 0 ? r : kernel::min(r, c_.index(c_.shared_rows() - 1));
+    return c_.shared_rows() % t_.rows == 0 ? r : kernel::min(r, c_.of_rows(c_.shared_rows() - 1));
   }
 
   void run_tile(const Value& batch, const Value& band, const Value& panel) {
@@ -297,11 +309,11 @@ class TiledContract {
       columns.push_back(panel * c_.index(t_.panel_columns()) + c_.index(j * t_.width));
     }
     const Value lane = c_.as_index(kernel::lane());
-    const auto base = [&](i64 count, const Value& at, i64 across) {
-      return (batch * c_.index(count) + at) * c_.index(c_.depth() * across);
+    const auto base = [&](const Value& count, const Value& at, i64 across) {
+      return (batch * count + at) * c_.of_depth(c_.depth() * across);
     };
-    const Value a_base = base(t_.bands, band, t_.rows);
-    const Value b_base = base(t_.panels, panel, t_.panel_columns());
+    const Value a_base = base(c_.of_rows(t_.bands), band, t_.rows);
+    const Value b_base = base(c_.index(t_.panels), panel, t_.panel_columns());
     c_.each_depth(k_begin_, k_end_, 1, [&](const std::vector<Value>& depth, const Value& k) {
       std::vector<Value> right;
       for (u32 j = 0; j < t_.gangs; ++j) {
@@ -333,10 +345,10 @@ class TiledContract {
     for (u32 j = 0; j < t_.gangs; ++j) {
       if (partial_) {
         for (u32 i = 0; i < t_.rows; ++i) {
-          const Value r = batch * c_.index(c_.shared_rows()) + rows[i];
-          partial_->store(
-              (slice_ * c_.index(c_.rows()) + r) * c_.index(partial_columns()) + columns[j] + lane,
-              sums[i][j].get());
+          const Value r = batch * c_.of_rows(c_.shared_rows()) + rows[i];
+          partial_->store((slice_ * c_.of_batches(c_.rows()) + r) * c_.index(partial_columns()) +
+                              columns[j] + lane,
+                          sums[i][j].get());
         }
         continue;
       }
@@ -374,16 +386,18 @@ class TiledContract {
       c_.declare();
       const Buffer from = kernel::param_buffer(c_.accumulator());
       const Value lane = c_.as_index(kernel::lane());
-      const Value begin = c_.as_index(kernel::group()) * c_.index(rows);
-      const Value end = kernel::min(begin + c_.index(rows), c_.index(c_.rows()));
+      const Value begin = c_.as_index(kernel::group()) * c_.of_batches(rows);
+      const Value end = kernel::min(begin + c_.of_batches(rows), c_.of_batches(c_.rows()));
       kernel::For(begin, end, c_.index(1), [&](const Value& r) {
-        const Value batch = r / c_.index(c_.shared_rows()), row = r % c_.index(c_.shared_rows());
+        const bool one = c_.batches() == 1;
+        const Value batch = one ? c_.index(0) : r / c_.index(c_.shared_rows());
+        const Value row = one ? r : r % c_.index(c_.shared_rows());
         kernel::For(c_.index(0), c_.index(gangs), c_.index(1), [&](const Value& g) {
           const Value column = g * c_.index(t_.width);
           std::optional<Value> sum;
           for (i64 s = 0; s < t_.slices; ++s) {
-            const Value x = from.load((c_.index(s * c_.rows()) + r) * c_.index(partial_columns()) +
-                                      column + lane);
+            const Value x = from.load(
+                (c_.of_batches(s * c_.rows()) + r) * c_.index(partial_columns()) + column + lane);
             sum = sum ? *sum + x : x;
           }
           only_columns(column, gangs * t_.width, [&] { store(batch, row, column, *sum); });

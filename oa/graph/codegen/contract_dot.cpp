@@ -58,9 +58,9 @@ class DotContract {
     launch.kernel = kernel::trace("contract_dot", c_.in().target, width_, [&] {
       c_.declare();
       const Value group = c_.as_index(kernel::group());
-      const Value batch = group / c_.index(tasks);
-      const Value begin = group % c_.index(tasks) * c_.index(per_task);
-      const Value end = kernel::min(begin + c_.index(per_task), c_.index(blocks));
+      const Value batch = group / of_extent(tasks);
+      const Value begin = group % of_extent(tasks) * of_extent(per_task);
+      const Value end = kernel::min(begin + of_extent(per_task), of_extent(blocks));
       kernel::For(begin, end, c_.index(1),
                   [&](const Value& block) { run_block(batch, block * c_.index(width_)); });
     });
@@ -68,6 +68,8 @@ class DotContract {
   }
 
  private:
+  Value of_extent(i64 x) const { return matrix_ == 0 ? c_.of_rows(x) : c_.index(x); }
+
   ContractNest::Place place(const Value& batch, const Value& across, const Value& k) const {
     const Value zero = c_.index(0);
     return matrix_ == 0 ? ContractNest::Place{batch, across, zero, {k}}
@@ -81,7 +83,7 @@ class DotContract {
     std::vector<kernel::VarValue> sums;
     for (u32 j = 0; j < width_; ++j) {
       const Value line = first + c_.index(j);
-      lines.push_back(extent_ % width_ == 0 ? line : kernel::min(line, c_.index(extent_ - 1)));
+      lines.push_back(extent_ % width_ == 0 ? line : kernel::min(line, of_extent(extent_ - 1)));
       sums.emplace_back(kernel::literal(c_.accumulator(), 0));
     }
     // `counts` chooses the lanes whose step is not in the sum already.
@@ -113,7 +115,7 @@ class DotContract {
     if (extent_ % width_ == 0) {
       store();
     } else {
-      kernel::If(kernel::Bool(first + lane < c_.index(extent_)), store);
+      kernel::If(kernel::Bool(first + lane < of_extent(extent_)), store);
     }
   }
 

@@ -101,18 +101,18 @@ class PlainContract {
       sums_.emplace_back(kernel::constant(Scalar::F32, 0));
     }
     const i64 steps = ceil_div(depth_, tile_.depth);
-    first_ = at_.slice * c_.index(depth_);
+    first_ = at_.slice * c_.of_depth(depth_);
     store_tile(tiles[0], load_tile(c_.index(0)));
     kernel::barrier();
     if (steps > 1) {
-      kernel::For(c_.index(0), c_.index(steps / 2), c_.index(1), [&](const Value& pair) {
+      kernel::For(c_.index(0), c_.of_depth(steps / 2), c_.index(1), [&](const Value& pair) {
         const Value t = pair * c_.index(2);
         const std::vector<Value> odd = load_tile(t + c_.index(1));
         multiply(tiles[0]);
         store_tile(tiles[1], odd);
         kernel::barrier();
         const std::vector<Value> even =
-            load_tile(kernel::min(t + c_.index(2), c_.index(steps - 1)));
+            load_tile(kernel::min(t + c_.index(2), c_.of_depth(steps - 1)));
         multiply(tiles[1]);
         store_tile(tiles[0], even);
         kernel::barrier();
@@ -200,7 +200,7 @@ class PlainContract {
           guarded(columns_end, column < c_.index(c_.columns()), one);
         }
       };
-      guarded(rows_end, row < c_.index(grid_.rows), of_row);
+      guarded(rows_end, row < c_.of_rows(grid_.rows), of_row);
     }
   }
 
@@ -322,7 +322,7 @@ class FragmentContract {
       return f;
     };
     kernel::For(
-        c_.index(0), c_.index(steps_ / 2), c_.index(1),
+        c_.index(0), c_.of_depth(steps_ / 2), c_.index(1),
         [&](const Value& pair) {
           const Value t = pair * c_.index(2);
           std::vector<Value> sums;
@@ -360,7 +360,7 @@ class FragmentContract {
   struct Source {
     Buffer memory;
     Value first;
-    i64 per_step;
+    Value per_step;
   };
 
   void find_sources() {
@@ -373,26 +373,30 @@ class FragmentContract {
       const i64 step = turned_[operand] ? lines : c_.step(s.direct(), Axis::Depth);
       for (u32 u = 0; u < s.units(); ++u) {
         const auto [across, depth] = s.spot(u);
-        const Value k = at_.slice * c_.index(depth_) + c_.as_index(depth);
+        const Value k = at_.slice * c_.of_depth(depth_) + c_.as_index(depth);
         Value at;
         if (turned_[operand]) {
           const Value line = (operand == 0 ? at_.row : at_.column) + c_.as_index(across);
-          at = (at_.batch * c_.index(c_.depth()) + k) * c_.index(lines) +
-               kernel::min(line, c_.index(lines - 8));
+          const auto of_lines = [&](i64 x) { return operand == 0 ? c_.of_rows(x) : c_.index(x); };
+          at = (at_.batch * c_.of_depth(c_.depth()) + k) * of_lines(lines) +
+               kernel::min(line, of_lines(lines - 8));
         } else {
           at = c_.position(s.direct(), s.point(at_, c_.as_index(across), k));
         }
-        sources_.push_back({words, at / c_.index(2), step * kSide / 2});
+        const i64 per_step = step * kSide / 2;
+        sources_.push_back(
+            {words, at / c_.index(2),
+             turned_[operand] && operand == 0 ? c_.of_rows(per_step) : c_.index(per_step)});
       }
     }
   }
 
   // Past the last step the last one is read again.
   std::vector<Value> load_tile(const Value& step) {
-    const Value t = kernel::min(step, c_.index(steps_ - 1));
+    const Value t = kernel::min(step, c_.of_depth(steps_ - 1));
     std::vector<Value> values;
     for (const Source& s : sources_) {
-      values.push_back(s.memory.load_constant(s.first + t * c_.index(s.per_step), 4));
+      values.push_back(s.memory.load_constant(s.first + t * s.per_step, 4));
     }
     return values;
   }

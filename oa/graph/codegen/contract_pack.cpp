@@ -134,11 +134,11 @@ void pack_rows(ContractNest& c, const CpuTiling& t, const kernel::Shared& cells,
   const bool fits = rows % width == 0 && t.task_bands * t.rows % width == 0;
   TaskPack pack(c, t, 0, cells, batch, k, fits);
   if (rows < width) {
-    kernel::If(kernel::Bool(c.as_index(kernel::lane()) < c.index(rows)),
+    kernel::If(kernel::Bool(c.as_index(kernel::lane()) < c.of_rows(rows)),
                [&] { pack.along_k(c.index(0), c.index(0)); });
     return;
   }
-  const Value last = c.index(rows - width);
+  const Value last = c.of_rows(rows - width);
   pack.gangs(first, first, end, fits ? nullptr : &last);
 }
 
@@ -170,21 +170,25 @@ u32 pack_contract(ContractNest& c, const CpuTiling& t, u32 i, Launches& out) {
     const Buffer to = kernel::param_buffer(c.accumulator());
     const Value group = c.as_index(kernel::group());
     const Value lane = c.as_index(kernel::lane()), width = c.index(t.width);
-    const auto range = [&](const Value& number, i64 size, i64 limit) {
-      const Value begin = number * c.index(size);
-      const Value end = limit % size == 0 ? begin + c.index(size)
-                                          : kernel::min(begin + c.index(size), c.index(limit));
-      return std::pair(begin, end);
+    const auto range = [&](const Value& number, i64 size, bool whole, const Value& limit) {
+      const Value begin = number * c.index(size), end = begin + c.index(size);
+      return std::pair(begin, whole ? end : kernel::min(end, limit));
     };
-    const auto [k_begin, k_end] = range(group % c.index(blocks), block, depth);
-    const auto [part_begin, part_end] = range(group / c.index(blocks), parts, all);
+    const auto of_extent = [&](i64 x) { return i == 0 ? c.of_rows(x) : c.index(x); };
+    const Value k_blocks = c.of_depth(blocks);
+    const auto [k_begin, k_end] =
+        range(group % k_blocks, block, depth % block == 0, c.of_depth(depth));
+    const auto [part_begin, part_end] =
+        range(group / k_blocks, parts, all % parts == 0,
+              c.batches() == 1 ? of_extent(all) : c.of_batches(all));
     kernel::For(part_begin, part_end, c.index(1), [&](const Value& part) {
-      const Value batch = part / c.index(count);
-      const Value first = part % c.index(count) * c.index(across);
+      const bool one = c.batches() == 1;
+      const Value batch = one ? c.index(0) : part / of_extent(count);
+      const Value first = (one ? part : part % of_extent(count)) * c.index(across);
       const auto write = [&](const Value& x, const Value& k, const Value& v) {
-        to.store((part * c.index(depth) + k) * c.index(across) + x, v);
+        to.store((part * c.of_depth(depth) + k) * c.index(across) + x, v);
       };
-      const Value last = c.index(extent - 1);
+      const Value last = of_extent(extent - 1);
       const bool ragged = extent % across != 0;
       if (along_k) {
         kernel::For(c.index(0), c.index(across), c.index(1), [&](const Value& x) {
@@ -198,7 +202,7 @@ u32 pack_contract(ContractNest& c, const CpuTiling& t, u32 i, Launches& out) {
         return;
       }
       const Value here =
-          ragged ? kernel::min(c.index(across), c.index(extent) - first) : c.index(across);
+          ragged ? kernel::min(c.index(across), of_extent(extent) - first) : c.index(across);
       kernel::For(k_begin, k_end, c.index(steps), [&](const Value& k) {
         const auto gang = [&](const Value& x) {
           read_gang(c, i, place(c, i, batch, first + x, c.depth_at(k)), i == 1, steps,

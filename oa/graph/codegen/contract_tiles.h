@@ -60,8 +60,8 @@ struct Grid {
     kernel::Value g = c.as_index(group);
     kernel::Value slice = c.index(0), batch = c.index(0);
     if (slices > 1) {
-      slice = g / c.index(tiles());
-      g = g % c.index(tiles());
+      slice = g / c.of_rows(tiles());
+      g = g % c.of_rows(tiles());
     }
     if (batches > 1) {
       batch = g / c.index(tiles_m * tiles_n);
@@ -72,7 +72,7 @@ struct Grid {
     const kernel::Value first = band * c.index(kSwizzle);
     const kernel::Value height = tiles_m % kSwizzle == 0
                                      ? c.index(kSwizzle)
-                                     : kernel::min(c.index(kSwizzle), c.index(tiles_m) - first);
+                                     : kernel::min(c.index(kSwizzle), c.of_rows(tiles_m) - first);
     return {slice, batch, batch * c.index(rows), (first + in_band % height) * c.index(tile_m),
             in_band / height * c.index(tile_n)};
   }
@@ -130,7 +130,7 @@ class TileSource {
   Point point(const Grid::Place& at, const kernel::Value& across, const kernel::Value& k) const {
     const i64 step = wide_ && !along_depth_ ? lanes_ : 1;
     kernel::Value x = (operand_ == 0 ? at.row : at.column) + across;
-    if (extent_ % across_ != 0) x = kernel::min(x, c_.index(extent_ - step));
+    if (extent_ % across_ != 0) x = kernel::min(x, of_extent(extent_ - step));
     return operand_ == 0 ? c_.point(at.base + x, at.column, k) : c_.point(at.base, x, k);
   }
 
@@ -139,10 +139,11 @@ class TileSource {
                                   const kernel::Value& first) const {
     const auto inside = [&](const kernel::Value& k, const kernel::Value& v) {
       if (!ragged_) return v;
-      return kernel::select(k < c_.index(c_.depth()), v, kernel::constant(kernel::Scalar::F32, 0));
+      return kernel::select(k < c_.of_depth(c_.depth()), v,
+                            kernel::constant(kernel::Scalar::F32, 0));
     };
     const auto within = [&](const kernel::Value& x, i64 count) {
-      return ragged_ ? kernel::min(x, c_.index(c_.depth() - count)) : x;
+      return ragged_ ? kernel::min(x, c_.of_depth(c_.depth() - count)) : x;
     };
     const kernel::Value k = first + c_.as_index(spot.depth);
     const kernel::Value across = c_.as_index(spot.across);
@@ -164,6 +165,8 @@ class TileSource {
   }
 
  private:
+  kernel::Value of_extent(i64 x) const { return operand_ == 0 ? c_.of_rows(x) : c_.index(x); }
+
   ContractNest& c_;
   u32 operand_;
   i64 across_, depth_, extent_ = 0;
@@ -193,7 +196,7 @@ class Results {
   kernel::Value position(const Grid::Place& at, const kernel::Value& row,
                          const kernel::Value& column) const {
     const kernel::Value from =
-        slices_.several() ? at.slice * c_.index(c_.rows()) + row : kernel::Value(row);
+        slices_.several() ? at.slice * c_.of_rows(c_.rows()) + row : kernel::Value(row);
     return from * c_.index(c_.columns()) + column;
   }
   // Whether 4 neighbouring columns, from a multiple of 4 on, can be stored together.

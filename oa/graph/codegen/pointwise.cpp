@@ -115,7 +115,8 @@ class PointwiseKernel {
   void trace_cpu(Launch& launch, i64 total) {
     // Inner loops: the last axis, and more of them while they are short.
     if (nest_.extent.size() == 1) {
-      trace_flat(launch, total);
+      trace_flat(launch, total, in_.target.width);
+      launch.mergeable = true;
       return;
     }
     size_t first = nest_.extent.size() - 1;
@@ -125,6 +126,10 @@ class PointwiseKernel {
     const i64 enough = reads_computed() ? in_.target.width : 4 * in_.target.width;
     while (first > 0 && row < enough) row *= nest_.extent[--first];
     const u32 width = first + 1 < nest_.extent.size() ? short_axis_width() : in_.target.width;
+    if (first == 0) {
+      trace_flat(launch, total, width);
+      return;
+    }
     const i64 rows = total / row;
     const i64 pieces = ceil_div(row, kChunk);
     const i64 rows_per_group = pieces > 1 ? 1 : std::max<i64>(1, kChunk / row);
@@ -141,9 +146,8 @@ class PointwiseKernel {
         span(first, r, begin, count, row % kChunk == 0 ? kChunk : 0, row % width != 0);
       } else {
         const Value begin = group * index(rows_per_group);
-        const Value end = rows % rows_per_group == 0
-                              ? begin + index(rows_per_group)
-                              : kernel::min(begin + index(rows_per_group), index(rows));
+        const Value end =
+            kernel::min(begin + index(rows_per_group), kernel::extent(nest_.index_type, rows));
         kernel::For(begin, end, index(1), [&](const Value& r) {
           span(first, r, index(0), index(row), row, row % width != 0);
         });
@@ -159,12 +163,12 @@ class PointwiseKernel {
     return in_.target.width;
   }
 
-  // One loop axis: the extent is a runtime value, so one kernel serves every size.
-  void trace_flat(Launch& launch, i64 total) {
+  // All loops as one, in chunks: the outermost extent is a runtime value, so one kernel serves
+  // every size of it.
+  void trace_flat(Launch& launch, i64 total, u32 width) {
     launch.groups = group_count(in_, ceil_div(total, kChunk));
     launch.args.push_back(ArgRef::number(static_cast<u64>(total)));
-    launch.mergeable = true;
-    launch.kernel = kernel::trace("pointwise", in_.target, in_.target.width, [&] {
+    launch.kernel = kernel::trace("pointwise", in_.target, width, [&] {
       declare();
       const Value extent = kernel::cast(kernel::param_u64(), nest_.index_type);
       const Value begin = kernel::cast(kernel::group(), nest_.index_type) * index(kChunk);
@@ -214,17 +218,14 @@ class PointwiseKernel {
     const u32 widest = widest_element();
     if (widest <= 4 && nest_.extent.back() % 4 == 0) parts = 4;
     const i64 packs = total / parts;
-    // One loop axis: as on the CPU, one kernel serves every size.
+    // As on the CPU, one kernel serves every size of the outermost loop axis.
     const bool flat = nest_.extent.size() == 1;
     launch.groups = group_count(in_, ceil_div(packs, width));
-    if (flat) {
-      launch.args.push_back(ArgRef::number(static_cast<u64>(packs)));
-      launch.mergeable = true;
-    }
+    launch.args.push_back(ArgRef::number(static_cast<u64>(packs)));
+    launch.mergeable = flat;
     launch.kernel = kernel::trace("pointwise", in_.target, width, [&] {
       declare();
-      const Value extent =
-          flat ? kernel::cast(kernel::param_u64(), nest_.index_type) : index(packs);
+      const Value extent = kernel::cast(kernel::param_u64(), nest_.index_type);
       const Value at = kernel::cast(kernel::group(), nest_.index_type) * index(width) +
                        kernel::cast(kernel::lane(), nest_.index_type);
       auto body = [&] {

@@ -72,6 +72,16 @@ class ReduceKernel {
   AffineExpr row_position() const { return flat_over(axes_of(kKept)); }
 
   Value index(i64 x) const { return kernel::constant_int(nest_.index_type, x); }
+  // Numbers that follow from how long rows are: parameters where rows run along the outermost axis,
+  // which is that of a batch.
+  Value of_count(i64 x) const {
+    const bool outermost = !reduced_.empty() && reduced_.front() == 0;
+    return outermost ? kernel::extent(nest_.index_type, x) : index(x);
+  }
+  Value of_rows(i64 x) const {
+    const bool outermost = !kept_.empty() && kept_.front() == 0;
+    return outermost ? kernel::extent(nest_.index_type, x) : index(x);
+  }
   Value lane_index() const { return kernel::cast(kernel::lane(), nest_.index_type); }
 
   void set_coords(const std::vector<size_t>& loops, const Value& flat,
@@ -168,7 +178,9 @@ class ReduceKernel {
   u32 rows_together() const;
   void each_row(const Value& begin, const Value& end);
   void shared_rows(const std::vector<Value>& numbers);
-  void store_elements(Row& row, bool unrolled);
+  // A short row is: its values stay known from pass to pass.
+  bool is_unrolled() const;
+  void store_elements(Row& row);
   void in_tail(Point& row, const std::function<void(Point&, const Value&)>& body);
   std::vector<std::vector<Value>> short_row(const std::vector<Reduction>& level, Row& row);
   // One pass over a row: kChains independent states hide the latency of a step.

@@ -106,11 +106,11 @@ void ReduceKernel::trace_lane_rows(Launch& launch) {
 
 void ReduceKernel::lane_rows(std::vector<Point>& rows) {
   for (const auto& level : levels_) {
-    const auto totals = lane_totals(level, rows, index(0), index(count_));
+    const auto totals = lane_totals(level, rows, index(0), of_count(count_));
     for (size_t g = 0; g < rows.size(); ++g) bind_results(level, totals[g], rows[g]);
   }
   if (!full_outputs_.empty()) {
-    kernel::For(row_lane(), index(count_), index(row_lanes()), [&](const Value& q) {
+    kernel::For(row_lane(), of_count(count_), index(row_lanes()), [&](const Value& q) {
       for (Point& row : rows) {
         storing(false, [&] {
           Point inside = row;

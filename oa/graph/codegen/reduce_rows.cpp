@@ -27,21 +27,18 @@ void ReduceKernel::trace_shared_rows(Launch& launch) {
   const i64 per_group =
       in_.target.is_cpu() ? std::max<i64>(1, kWorkgroupElements / std::max<i64>(1, count_)) : 1;
   launch.groups = group_count(in_, ceil_div(rows_, per_group));
-  // The number of rows is a runtime value where it is one loop axis: one kernel serves any batch.
-  const bool any_rows = kept_.size() <= 1 && per_group > 1;
+  // The number of rows is a runtime value: one kernel serves any batch.
+  const bool any_rows = per_group > 1;
   if (any_rows) launch.args.push_back(ArgRef::number(static_cast<u64>(rows_)));
   launch.kernel = kernel::trace("reduce", in_.target, width, [&] {
     declare();
-    const Value rows =
-        any_rows ? kernel::cast(kernel::param_u64(), nest_.index_type) : index(rows_);
+    const Value rows = any_rows ? kernel::cast(kernel::param_u64(), nest_.index_type) : Value();
     const Value group = kernel::cast(kernel::group(), nest_.index_type);
     if (per_group == 1) {
       shared_rows({group});
     } else {
       const Value begin = group * index(per_group);
-      const Value end = rows_ % per_group == 0 && !any_rows
-                            ? begin + index(per_group)
-                            : kernel::min(begin + index(per_group), rows);
+      const Value end = kernel::min(begin + index(per_group), rows);
       each_row(begin, end);
     }
   });
@@ -73,8 +70,7 @@ void ReduceKernel::shared_rows(const std::vector<Value>& numbers) {
   const Value lane = lane_index();
   std::vector<Row> rows;
   for (const Value& r : numbers) rows.push_back({at_row(r), {}});
-  // A short row is unrolled: its values stay known from pass to pass.
-  const bool unrolled = full <= kRegisterGangs;
+  const bool unrolled = is_unrolled();
   if (unrolled) {
     for (Row& row : rows) {
       for (i64 g = 0; g < full; ++g) row.gangs.push_back(along(row.point, lane + index(g * width)));
@@ -94,7 +90,7 @@ void ReduceKernel::shared_rows(const std::vector<Value>& numbers) {
     for (size_t k = 0; k < rows.size(); ++k) bind_results(level, totals[k], rows[k].point);
   }
   for (Row& row : rows) {
-    if (!full_outputs_.empty()) store_elements(row, unrolled);
+    if (!full_outputs_.empty()) store_elements(row);
     if (row_outputs_.empty()) continue;
     if (in_.target.is_cpu()) {
       store_rows(row.point);
@@ -107,12 +103,14 @@ void ReduceKernel::shared_rows(const std::vector<Value>& numbers) {
   }
 }
 
-void ReduceKernel::store_elements(Row& row, bool unrolled) {
+bool ReduceKernel::is_unrolled() const { return count_ / kernel::width() <= kRegisterGangs; }
+
+void ReduceKernel::store_elements(Row& row) {
   const i64 width = kernel::width(), full = count_ / width;
-  if (unrolled) {
+  if (is_unrolled()) {
     for (Point& p : row.gangs) store_full(p);
   } else {
-    kernel::For(index(0), index(full), index(1), [&](const Value& it) {
+    kernel::For(index(0), of_count(full), index(1), [&](const Value& it) {
       Point p = along(row.point, lane_index() + it * index(width));
       store_full(p);
     });
@@ -124,8 +122,9 @@ void ReduceKernel::store_elements(Row& row, bool unrolled) {
 void ReduceKernel::in_tail(Point& row, const std::function<void(Point&, const Value&)>& body) {
   const i64 width = kernel::width();
   if (count_ % width == 0) return;
-  const Value q = lane_index() + index(count_ / width * width);
-  kernel::If(kernel::Bool(q < index(count_)), [&] {
+  const auto number = [&](i64 x) { return is_unrolled() ? index(x) : of_count(x); };
+  const Value q = lane_index() + number(count_ / width * width);
+  kernel::If(kernel::Bool(q < number(count_)), [&] {
     Point p = along(row, q);
     body(p, q);
   });
@@ -178,12 +177,12 @@ std::vector<std::vector<Value>> ReduceKernel::long_row(const std::vector<Reducti
     }
   };
   const i64 rounds = full / kChains;
-  kernel::For(index(0), index(rounds), index(1), [&](const Value& it) {
+  kernel::For(index(0), of_count(rounds), index(1), [&](const Value& it) {
     const Value start = it * index(kChains * width);
     for (u32 c = 0; c < kChains; ++c) gang(start + index(c * width), c);
   });
   for (i64 g = rounds * kChains; g < full; ++g)
-    gang(index(g * width), static_cast<u32>(g % kChains));
+    gang(of_count(g * width), static_cast<u32>(g % kChains));
   in_tail(row, [&](Point& p, const Value& q) {
     for (size_t i = 0; i < level.size(); ++i) {
       set(chains[i][0], step(level[i], get(chains[i][0]), p, q));

@@ -40,7 +40,7 @@ void ReduceKernel::lower_split(Launches& out) {
                    : std::min<i64>(ceil_div(count_, by_lane ? kGpuLaneSlice : kSlice), 1024);
   // Partial states lie as the lanes of the merge read them.
   const auto partial_at = [&](const Value& row, const Value& s) {
-    return by_lane ? s * index(rows_) + row : row * index(slices) + s;
+    return by_lane ? s * of_rows(rows_) + row : row * of_count(slices) + s;
   };
   const i64 width = in_.target.width;
   const i64 slice = ceil_div(ceil_div(count_, slices), width) * width;
@@ -82,10 +82,10 @@ void ReduceKernel::lower_split(Launches& out) {
     const auto partial = partial_buffers();
     const Value group = kernel::cast(kernel::group(), nest_.index_type);
     // The whole width of some memory comes before the next part.
-    const Value s = by_lane ? group / index(groups) : group % index(slices);
-    const Value r = by_lane ? group % index(groups) : group / index(slices);
-    const Value begin = s * index(slice);
-    const Value end = kernel::min(begin + index(slice), index(count_));
+    const Value s = by_lane ? group / of_rows(groups) : group % of_count(slices);
+    const Value r = by_lane ? group % of_rows(groups) : group / of_count(slices);
+    const Value begin = s * of_count(slice);
+    const Value end = kernel::min(begin + of_count(slice), of_count(count_));
     auto store_partial = [&](const std::vector<std::vector<Value>>& totals, const Value& row) {
       const Value at = partial_at(row, s);
       for (size_t i = 0; i < level.size(); ++i) {
@@ -156,7 +156,7 @@ void ReduceKernel::lower_split(Launches& out) {
     std::vector<std::vector<Value>> totals;
     for (size_t i = 0; i < level.size(); ++i) {
       const State state = make_state(level[i]);
-      kernel::For(lane_index(), index(slices), index(merge_width), [&](const Value& s) {
+      kernel::For(lane_index(), of_count(slices), index(merge_width), [&](const Value& s) {
         std::vector<Value> v;
         for (const Buffer& b : partial[i]) v.push_back(b.load(partial_at(r, s)));
         set(state, level[i].reducer->merge(get(state), v));
@@ -189,7 +189,7 @@ std::vector<std::vector<Value>> ReduceKernel::merged_in_order(
     };
     State state;
     for (const Value& v : load(index(0))) state.emplace_back(v);
-    kernel::For(index(1), index(slices), index(1),
+    kernel::For(index(1), of_count(slices), index(1),
                 [&](const Value& s) { set(state, level[i].reducer->merge(get(state), load(s))); });
     totals.push_back(get(state));
   }

@@ -27,7 +27,10 @@ void kernel_selection(Compilation& c, StageRecord& record) {
       case Group::Kind::Contract: lower_contract(in, splits, c.launches); break;
       case Group::Kind::Kernel: lower_kernel(in, c.launches); break;
     }
-    for (; next < c.launches.list.size(); ++next) c.launches.list[next].parts = {g};
+    for (; next < c.launches.list.size(); ++next) {
+      c.launches.list[next].parts = {g};
+      c.launches.list[next].pass_extents();
+    }
   }
   if (c.options.fuse) merge_launches(c.launches);
   order_launches(c);
