@@ -26,7 +26,8 @@ Explanation::Timing predict(const Evidence::DispatchInfo& d, const MachineLimits
   const u64 bytes = d.bytes_read + d.bytes_written;
   const f64 at_once = target.is_cpu() ? target.threads : std::max(1u, target.threads / 8);
   const f64 share = std::min(1.0, d.workgroups / at_once);
-  const f64 arithmetic = limits.flops > 0 && share > 0 ? d.flops / (limits.flops * share) : 0;
+  const f64 peak = limits.flops_of(d.units) * share;
+  const f64 arithmetic = peak > 0 ? d.flops * d.unit_products / peak : 0;
   const f64 rate = limits.bandwidth(bytes) * (target.is_cpu() ? std::max(share, 0.5) : share);
   const f64 memory = rate > 0 ? static_cast<f64>(bytes) / rate : 0;
   const f64 work = std::max(arithmetic, memory);

@@ -51,8 +51,14 @@ void head(std::string& out, const Explanation& e, const Totals& t) {
                        percent(t.predicted, e.wall_seconds), e.runs);
   }
   if (e.limits.flops > 0) {
-    out += fmt::format("limits: {}FLOP/s, {} a dispatch, copying", text_count(e.limits.flops),
-                       text_seconds(e.limits.dispatch_seconds));
+    out += fmt::format("limits: {}FLOP/s", text_count(e.limits.flops));
+    if (e.limits.f16_flops > 0) {
+      out += fmt::format(", {} in f16 matrix units", text_count(e.limits.f16_flops));
+    }
+    if (e.limits.bf16_flops > 0) {
+      out += fmt::format(", {} in bf16", text_count(e.limits.bf16_flops));
+    }
+    out += fmt::format(", {} a dispatch, copying", text_seconds(e.limits.dispatch_seconds));
     for (const MachineLimits::Bandwidth& b : e.limits.copy) {
       out += fmt::format(" {}/s at {}{}", text_bytes(b.per_second),
                          text_bytes(static_cast<f64>(b.bytes)),
@@ -115,7 +121,22 @@ void kernels(std::string& out, const Explanation& e) {
     }
     if (list.size() > 8) numbers += fmt::format(" and {} more", list.size() - 8);
     out += fmt::format("  {}\n      in {}\n", text, numbers);
+    for (const u32 i : list) {
+      if (!ev.dispatches[i].trial.empty()) {
+        out += fmt::format("      {}: {}\n", i, ev.dispatches[i].trial);
+      }
+    }
   }
+}
+
+// How the products are computed, equal ones together.
+void products(std::string& out, const Explanation& e) {
+  const Evidence& ev = *e.evidence;
+  if (ev.products.empty()) return;
+  out += "\nproducts\n";
+  std::map<std::string, u32> ways;
+  for (const Evidence::Product& p : ev.products) ++ways[p.how];
+  for (const auto& [way, count] : ways) out += fmt::format("  {:>4}  {}\n", count, way);
 }
 
 void groups(std::string& out, const Explanation& e) {
@@ -208,6 +229,7 @@ std::string to_text(const Explanation& e) {
   stages(out, e);
   dispatches(out, e);
   kernels(out, e);
+  products(out, e);
   groups(out, e);
   memory(out, e);
   barriers(out, e);
@@ -236,9 +258,12 @@ std::string to_json(const Explanation& e) {
     ordered_json row = {{"label", d.label},
                         {"kernel", d.kernel},
                         {"choice", d.choice},
+                        {"trial", d.trial},
                         {"workgroups", d.workgroups},
                         {"groups", d.groups},
                         {"flops", d.flops},
+                        {"units", kernel::name(d.units)},
+                        {"unit_products", d.unit_products},
                         {"bytes_read", d.bytes_read},
                         {"bytes_written", d.bytes_written},
                         {"live_bytes", d.live_bytes},
@@ -277,6 +302,8 @@ std::string to_json(const Explanation& e) {
       {"barriers", t.barriers},
       {"limits",
        {{"flops", e.limits.flops},
+        {"f16_flops", e.limits.f16_flops},
+        {"bf16_flops", e.limits.bf16_flops},
         {"dispatch_seconds", e.limits.dispatch_seconds},
         {"copy", copy}}},
       {"memory", {{"arena_bytes", ev.arena_bytes}, {"transient_bytes", ev.transient_bytes}}},

@@ -113,6 +113,42 @@ class Meter {
     return work / seconds(kernel, groups, args);
   }
 
+  // A subgroup sums products of fragments that stay in its registers.
+  f64 matrix_flops(kernel::Scalar narrow) {
+    constexpr u32 kSide = 16, kChains = 8;
+    const u32 width = target_.width;
+    const auto kernel = compile(kernel::trace("measure_fragments", target_, width, [&] {
+      const kernel::Buffer out = kernel::param_buffer(kernel::Scalar::F32);
+      const kernel::U32 turns = kernel::param_u32();
+      const auto type = [](kernel::FragUse use, kernel::Scalar s) {
+        return kernel::fragment_type(use, s, kSide, kSide);
+      };
+      const auto filled = [&](kernel::FragUse use) {
+        return kernel::frag_fill(type(use, narrow), kernel::constant(kernel::Scalar::F32, 0x1p-8));
+      };
+      const kernel::Value a = filled(kernel::FragUse::A), b = filled(kernel::FragUse::B);
+      std::vector<kernel::VarValue> sums;
+      for (u32 i = 0; i < kChains; ++i) {
+        sums.emplace_back(kernel::frag_fill(type(kernel::FragUse::C, kernel::Scalar::F32),
+                                            kernel::constant(kernel::Scalar::F32, i)));
+      }
+      kernel::For(kernel::U32(0), turns, kernel::U32(1), [&](const kernel::U32&) {
+        for (kernel::VarValue& s : sums) s.set(kernel::frag_mul_add(a, b, s.get()));
+      });
+      kernel::Value total = sums[0].get();
+      for (u32 i = 1; i < kChains; ++i) total = kernel::frag_add(total, sums[i].get());
+      const kernel::U32 subgroup = kernel::group() * kernel::U32(width / kernel::subgroup_width()) +
+                                   kernel::lane() / kernel::U32(kernel::subgroup_width());
+      kernel::frag_store(out, subgroup * kernel::U32(kSide * kSide), kernel::U32(kSide),
+                         kernel::Layout::RowMajor, total);
+    }));
+    const u32 subgroups = std::max(1u, width / target_.subgroup), groups = 4 * target_.threads;
+    constexpr u64 kTurns = 512;
+    const Block out(device_, u64{groups} * subgroups * kSide * kSide * 4);
+    const f64 work = 2.0 * kSide * kSide * kSide * kChains * kTurns * subgroups * groups;
+    return work / seconds(kernel, groups, {out.address(), kTurns});
+  }
+
   std::vector<MachineLimits::Bandwidth> copies() {
     constexpr u32 kPack = 4;
     const auto kernel = compile(kernel::trace("measure_copy", target_, target_.width, [&] {
@@ -173,7 +209,14 @@ f64 MachineLimits::bandwidth(u64 bytes) const {
 MachineLimits measure_limits(Engine& engine) {
   engine.wait();
   Meter meter(engine.core().device());
-  return {.flops = meter.flops(), .copy = meter.copies(), .dispatch_seconds = meter.dispatch()};
+  const kernel::Target& target = engine.target();
+  MachineLimits limits{
+      .flops = meter.flops(), .copy = meter.copies(), .dispatch_seconds = meter.dispatch()};
+  if (target.fragments) limits.f16_flops = meter.matrix_flops(kernel::Scalar::F16);
+  if (target.fragments && target.fragments_bf16) {
+    limits.bf16_flops = meter.matrix_flops(kernel::Scalar::BF16);
+  }
+  return limits;
 }
 
 }  // namespace oa

@@ -126,6 +126,7 @@ struct Compilation {
   std::vector<Write> writes;
   std::vector<std::vector<bool>> stored;   // Fusion: [node][output] reaches memory
   std::vector<Group> groups;               // Fusion, in execution order
+  std::vector<ProductPrecision> products;  // Precision, by node
   Launches launches;                       // KernelSelection
   std::vector<std::vector<Place>> places;  // MemoryPlanning: [node][output]
   std::vector<u64> temp_offsets;           // MemoryPlanning, in the arena

@@ -30,6 +30,7 @@ class Collector {
     number_resources();
     describe_groups();
     find_boundaries();
+    describe_products();
     for (const auto& [n, output] : c_.sealed) {
       out_.refusals.push_back(
           {op_name(n),
@@ -204,6 +205,26 @@ class Collector {
     return {};
   }
 
+  void describe_products() {
+    std::vector<u32> group_of(graph_.nodes.size(), Evidence::kNone);
+    for (u32 g = 0; g < c_.groups.size(); ++g) {
+      for (u32 n : c_.groups[g].nodes) group_of[n] = g;
+    }
+    for (const ProductPrecision& p : c_.products) {
+      Evidence::Product product{.op = op_name(p.node),
+                                .group = group_of[p.node],
+                                .operands = p.operands,
+                                .asked = p.asked,
+                                .computed = p.computed,
+                                .how = p.how};
+      if (p.node < c_.origins.size()) {
+        const std::set<u32> of(c_.origins[p.node].begin(), c_.origins[p.node].end());
+        product.operations.assign(of.begin(), of.end());
+      }
+      out_.products.push_back(std::move(product));
+    }
+  }
+
   // --- Dispatches ---
 
   void describe_dispatches() {
@@ -213,6 +234,7 @@ class Collector {
       Evidence::DispatchInfo d{.label = launch.label,
                                .kernel = launch.kernel.name,
                                .choice = launch.choice,
+                               .trial = launch.trial,
                                .workgroups = launch.groups,
                                .width = launch.kernel.width,
                                .instructions = static_cast<u32>(launch.kernel.instrs.size()),
@@ -226,6 +248,7 @@ class Collector {
       d.operations.assign(operations.begin(), operations.end());
       for (u32 o : d.operations) out_.operation_dispatches[o].push_back(l);
       add_memory(d, launch, l);
+      add_units(d, launch);
       if (d.barrier) {
         d.hazard = c_.hazards[l].kind;
         d.waits_for = c_.hazards[l].earlier;
@@ -256,6 +279,21 @@ class Collector {
     const Traffic bytes = traffic(c_, launch);
     d.bytes_read = bytes.read;
     d.bytes_written = bytes.written;
+  }
+
+  // Whether the kernel multiplies in matrix units. A product in parts makes several for one.
+  void add_units(Evidence::DispatchInfo& d, const Launch& launch) const {
+    for (const kernel::Instr& i : launch.kernel.instrs) {
+      if (i.op == kernel::Op::FragMulAdd) d.units = launch.kernel[i.args[0]].type.scalar;
+    }
+    if (d.units == kernel::Scalar::F32) return;
+    for (const ProductPrecision& p : c_.products) {
+      const bool mine = std::any_of(launch.parts.begin(), launch.parts.end(), [&](u32 g) {
+        return std::binary_search(c_.groups[g].nodes.begin(), c_.groups[g].nodes.end(), p.node);
+      });
+      if (mine && p.computed == Precision::F32x3) d.unit_products = 3;
+      if (mine && p.computed == Precision::F32x6) d.unit_products = 6;
+    }
   }
 
   static bool in_arena(const Evidence::Resource& r) {

@@ -49,18 +49,32 @@ struct Evidence {
     std::string label;  // names of the ops
     std::string kernel;
     std::string choice;  // why this kernel
+    std::string trial;   // times of the kernels that it was chosen from; not part of reports
     u32 workgroups = 0, width = 0;
-    u32 instructions = 0;                   // of the kernel, simplified
-    std::vector<u32> groups;                // none: a copy
-    std::vector<u32> operations;            // of the recorded graph, ascending
-    std::vector<u32> reads, writes;         // resources
-    f64 flops = 0;                          // estimate; products exactly
+    u32 instructions = 0;            // of the kernel, simplified
+    std::vector<u32> groups;         // none: a copy
+    std::vector<u32> operations;     // of the recorded graph, ascending
+    std::vector<u32> reads, writes;  // resources
+    f64 flops = 0;                   // estimate; products exactly
+    // What multiplies: F16 or BF16 in matrix units, so many products for each of `flops`; F32:
+    // no units.
+    kernel::Scalar units = kernel::Scalar::F32;
+    u32 unit_products = 1;
     u64 bytes_read = 0, bytes_written = 0;  // each resource once
     u64 live_bytes = 0;                     // of the arena, while it runs
     bool barrier = false;
     Hazard::Kind hazard = Hazard::Kind::ReadAfterWrite;
     u32 waits_for = kNone;  // the first dispatch since the last barrier that it needs
     u32 hazard_resource = kNone;
+  };
+
+  struct Product {
+    std::string op;
+    u32 group = kNone;
+    std::vector<u32> operations;  // of the recorded graph, ascending
+    DType operands = DType::F32;
+    Precision asked = Precision::F32, computed = Precision::F32;
+    std::string how;
   };
 
   struct Refusal {  // a group that no generator could write; fusion started over
@@ -73,6 +87,7 @@ struct Evidence {
   std::vector<std::vector<u32>> operation_dispatches;  // per recorded operation
   std::vector<GroupInfo> groups;
   std::vector<Boundary> boundaries;
+  std::vector<Product> products;  // in the order of the graph
   std::vector<Refusal> refusals;
   std::vector<Resource> resources;
   std::vector<DispatchInfo> dispatches;

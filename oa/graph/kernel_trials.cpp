@@ -1,6 +1,8 @@
 #include "oa/graph/kernel_trials.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "oa/core/error.h"
@@ -76,23 +78,60 @@ f64 seconds_of(const Graph& graph, device::Device& device, const Launch& launch,
   return *std::min_element(seconds.begin() + 1, seconds.end());
 }
 
+// What is remembered of a question: which candidate won, and the time of each.
+struct Answer {
+  u32 best = 0;
+  std::vector<f32> seconds;  // infinity where a candidate could not run
+
+  std::vector<u8> bytes() const {
+    std::vector<u8> b(1 + 4 * seconds.size());
+    b[0] = static_cast<u8>(best);
+    std::memcpy(b.data() + 1, seconds.data(), 4 * seconds.size());
+    return b;
+  }
+  // Of a fact without times only the winner is known.
+  static std::optional<Answer> read(std::span<const u8> b, size_t candidates) {
+    if (b.empty() || b[0] >= candidates) return std::nullopt;
+    Answer a{.best = b[0]};
+    if (b.size() == 1) return a;
+    if (b.size() != 1 + 4 * candidates) return std::nullopt;
+    a.seconds.resize(candidates);
+    std::memcpy(a.seconds.data(), b.data() + 1, 4 * candidates);
+    return a;
+  }
+  std::string tell() const {
+    if (seconds.empty()) return {};
+    std::string others;
+    for (u32 i = 0; i < seconds.size(); ++i) {
+      if (i == best) continue;
+      others += std::isinf(seconds[i]) ? " failed" : fmt::format(" {:.1f}", 1e6 * seconds[i]);
+    }
+    return fmt::format("the fastest of {} tried: {:.1f} us, the others{}", seconds.size(),
+                       1e6 * seconds[best], others);
+  }
+};
+
 }  // namespace
 
 u32 DeviceTrials::fastest(const Hash128& key, std::span<const Temp> temps,
                           std::span<const std::function<Launch()>> candidates) {
-  if (const auto known = device_.recall(key)) {
-    if (known->size() == 1 && (*known)[0] < candidates.size()) {
+  if (const auto fact = device_.recall(key)) {
+    if (const auto known = Answer::read(*fact, candidates.size())) {
       ++recalled_;
-      return (*known)[0];
+      answer_ = known->tell();
+      return known->best;
     }
   }
-  u32 best = 0;
+  Answer answer;
+  u32& best = answer.best;
   f64 shortest = std::numeric_limits<f64>::infinity();
   for (u32 i = 0; i < candidates.size(); ++i) {
+    answer.seconds.push_back(std::numeric_limits<f32>::infinity());
     try {
       Launch candidate = candidates[i]();
       candidate.pass_extents();
       const f64 seconds = seconds_of(graph_, device_, candidate, temps);
+      answer.seconds.back() = static_cast<f32>(seconds);
       if (seconds < shortest) {
         shortest = seconds;
         best = i;
@@ -103,8 +142,8 @@ u32 DeviceTrials::fastest(const Hash128& key, std::span<const Temp> temps,
   }
   if (shortest < std::numeric_limits<f64>::infinity()) {
     ++made_;
-    const u8 fact[] = {static_cast<u8>(best)};
-    device_.remember(key, fact);
+    device_.remember(key, answer.bytes());
+    answer_ = answer.tell();
   }
   return best;
 }

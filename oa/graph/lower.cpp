@@ -21,7 +21,7 @@ void Lower::launch(kernel::Kernel kernel, i64 groups, std::vector<ArgRef> args, 
   l.args = std::move(args);
   l.flops = flops;
   l.label = std::string(node_.op->name());
-  l.choice = "the op's own kernel";
+  l.choice = choice_;
   out_.list.push_back(std::move(l));
 }
 

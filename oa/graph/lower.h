@@ -30,6 +30,9 @@ class Lower {
   // Memory of the launches of this op, for reading and writing.
   ArgRef temp(u64 bytes) { return ArgRef::temporary(out_.add_temp(bytes), true); }
 
+  // Why the launches from here on are as they are, for people: which variant, how it is cut.
+  void explain(std::string why) { choice_ = std::move(why); }
+
   // Appends a launch. Arguments are the kernel's parameters in order; memory that a launch writes
   // must be passed with write set.
   void launch(kernel::Kernel kernel, i64 groups, std::vector<ArgRef> args, f64 flops = 0);
@@ -49,6 +52,7 @@ class Lower {
   Launches& out_;
   u32 node_id_;
   const Node& node_;
+  std::string choice_ = "the op's own kernel";
 };
 
 // In a kernel: where `bad` holds, records `code` with a row and a value, unless a failure is

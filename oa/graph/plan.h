@@ -1,11 +1,13 @@
 // What the compile stages build from a graph: groups of fused nodes, then launches of kernels.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "oa/core/precision.h"
 #include "oa/graph/graph.h"
 #include "oa/kernel/ir.h"
 
@@ -24,6 +26,14 @@ struct Group {
   std::vector<u32> axes;         // Reduce: reduced axes of the domain, ascending
   std::vector<u32> nodes;        // members, in graph order
   std::vector<Operand> outputs;  // members' values that must reach memory, in graph order
+};
+
+// How a product of two operands is computed: decided by the precision stage.
+struct ProductPrecision {
+  u32 node = 0;
+  DType operands = DType::F32;
+  Precision asked = Precision::F32, computed = Precision::F32;
+  std::string how;  // for people
 };
 
 // One kernel parameter.
@@ -83,6 +93,7 @@ struct Launch {
   }
   std::string label;       // for the profiler: names of the fused ops
   std::string choice;      // why this kernel, for people
+  std::string trial;       // how long it and others took when they were tried, if they were
   std::vector<u32> parts;  // positions of the groups whose work this is; none: a copy
 };
 
@@ -115,8 +126,13 @@ struct LowerInput {
   const Graph& graph;
   const Group& group;
   const kernel::Target& target;
-  const std::vector<std::vector<bool>>& stored;  // [node][output]
-  KernelTrials* trials = nullptr;                // none: kernels are chosen by rules
+  const std::vector<std::vector<bool>>& stored;     // [node][output]
+  std::span<const ProductPrecision> products = {};  // by node, ascending
+  KernelTrials* trials = nullptr;                   // none: kernels are chosen by rules
+  Precision precision_of(u32 product) const {
+    const auto it = std::ranges::lower_bound(products, product, {}, &ProductPrecision::node);
+    return it != products.end() && it->node == product ? it->computed : Precision::F32;
+  }
   bool is_stored(Operand o) const { return o.is_leaf() || stored[o.node][o.output]; }
 };
 

@@ -183,6 +183,22 @@ ordered_json memory_json(const Evidence& e) {
           {"resources", resources}};
 }
 
+// --- Precision ---
+
+ordered_json precision_json(const Evidence& e) {
+  ordered_json products = ordered_json::array();
+  for (const Evidence::Product& p : e.products) {
+    products.push_back({{"operation", p.op},
+                        {"operations", p.operations},
+                        {"partition", index_or_null(p.group)},
+                        {"operands", token(p.operands)},
+                        {"asked", token(p.asked)},
+                        {"computed", token(p.computed)},
+                        {"how", p.how}});
+  }
+  return {{"product_count", e.products.size()}, {"products", products}};
+}
+
 }  // namespace
 
 const Evidence& evidence_of(const Program& program) {
@@ -281,6 +297,7 @@ std::string compilation_report_json(const Program& program, std::string_view nam
                {"captured", program.captured()},
                {"stages", stages_json(program.stages())},
                {"dnn_plan", plan_json(e)},
+               {"precision_plan", precision_json(e)},
                {"lowering_analysis", lowering_json(e)},
                {"memory_analysis", memory_json(e)}});
 }

@@ -47,6 +47,7 @@ struct ExpertPlan {
 
   static void lower(Lower& l, const Attrs& a) {
     const i64 slots = l.in(0).shape.elements(), k = l.in(0).shape[1];
+    l.explain(fmt::format("{} slots sorted by expert, then counted by search", slots));
     SortPairs p = make_pairs(l, 1, slots);
     launch_elements_checked(l, "moe_keys", slots, {l.input(0), p.keys[0], p.positions[0]}, [&] {
       const Buffer indices = kernel::param_buffer(kernel::Scalar::I32),

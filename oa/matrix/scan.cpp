@@ -36,7 +36,9 @@ class Scan {
     const bool shared = s_.inner == 1;
     const i64 chunk = shared ? kChunk : lane_chunk();
     const i64 chunks = ceil_div(s_.count, chunk);
+    const char* owner = shared ? "lanes share a line" : "a lane has a line";
     if (chunks == 1) {
+      l_.explain(fmt::format("{} lines of {}, {}", s_.outer * s_.inner, s_.count, owner));
       lines(in, out, nullptr, s_.count, 1, shared);
       return;
     }
@@ -44,8 +46,12 @@ class Scan {
     const i64 cells = s_.outer * chunks * s_.inner;
     const ArgRef sums = l_.temp(static_cast<u64>(cells) * bytes);
     const ArgRef before = l_.temp(static_cast<u64>(cells) * bytes);
+    const std::string cut = fmt::format("{} long lines of {} in {} chunks, {}", s_.outer * s_.inner,
+                                        s_.count, chunks, owner);
+    l_.explain(cut + ": the total of each");
     totals(in, sums, chunk, chunks, shared);
     Scan(l_, {s_.outer, chunks, s_.inner}, {value_, value_, true, false}).run(sums, before);
+    l_.explain(cut + ": each from the sum before it on");
     lines(in, out, &before, chunk, chunks, shared);
   }
 

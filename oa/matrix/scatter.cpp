@@ -60,10 +60,15 @@ struct ScatterAddRows {
     const i64 count = l.in(0).shape.elements();
     const bool work = count > 0 && l.out().shape.elements() > 0;
     if (!l.target().is_cpu() && work && a.rows * count <= kSearchGpu) {
+      l.explain(fmt::format("{} indices for {} rows are few: the workgroup of a row reads them all",
+                            count, a.rows));
       search(l, a.rows, count);
       return;
     }
     const u32 bits = bit_width(static_cast<u64>(a.rows));
+    l.explain(fmt::format("{} indices for {} rows: {}, then every row adds its updates in order",
+                          count, a.rows,
+                          a.rows * count > kSearch ? "sorted" : "few enough to search"));
     SortPairs p = make_pairs(l, 1, count);
     make_keys(l, a.rows, count, p);
     if (a.rows * count > kSearch) radix_sort(l, 1, count, bits, p);

@@ -77,12 +77,15 @@ struct SortRows {
     const i64 n = l.in(0).shape.back();
     const i64 longest = l.target().is_cpu() ? 128 : 256;
     if (n <= kLaneRow && a.keep <= kLaneKeep) {
+      l.explain(fmt::format("rows of {} are short: a lane has a row in registers", n));
       by_lane(l, a);
     } else if (n <= longest) {
+      l.explain(fmt::format("rows of {} are short: each element counts those before it", n));
       by_counting(l, a);
     } else if (selects(l, a)) {
       by_selection(l, a);
     } else {
+      l.explain(fmt::format("rows of {} are long: sorted digit by digit", n));
       by_radix(l, a);
     }
   }

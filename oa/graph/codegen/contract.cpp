@@ -34,6 +34,7 @@ ContractNest::ContractNest(const LowerInput& in, SplitPool& splits)
   const Spec* specs[2] = {&in.graph.spec(node.inputs[0]), &in.graph.spec(node.inputs[1])};
   const Infer infer(node.op->name(), specs);
   spec_ = node.op->contract(infer, node.attr());
+  spec_.precision = in.precision_of(product_);
   const Shape& a = specs[0]->shape;
   k_ = spec_.transpose_a ? a[a.rank() - 2] : a[a.rank() - 1];
   const DType out = node.outputs[0].spec.dtype;

@@ -8,6 +8,20 @@
 #include "oa/graph/order.h"
 
 namespace oa::graph {
+namespace {
+
+// Of the launches of a group, the trial was about the one with most of the arithmetic.
+void tell_trial(Launches& launches, size_t first, const std::string& answer) {
+  if (answer.empty()) return;
+  Launch* most = nullptr;
+  for (size_t i = first; i < launches.list.size(); ++i) {
+    Launch& l = launches.list[i];
+    if (most == nullptr || l.flops > most->flops) most = &l;
+  }
+  if (most != nullptr) most->trial = answer;
+}
+
+}  // namespace
 
 void kernel_selection(Compilation& c, StageRecord& record) {
   record.input_count = c.groups.size();
@@ -20,13 +34,14 @@ void kernel_selection(Compilation& c, StageRecord& record) {
     i64 elements = 0;
     for (Operand o : group.outputs) elements += c.graph->spec(o).shape.elements();
     if (elements == 0) continue;  // nothing to compute
-    const LowerInput in{*c.graph, group, c.target, c.stored, &trials};
+    const LowerInput in{*c.graph, group, c.target, c.stored, c.products, &trials};
     switch (group.kind) {
       case Group::Kind::Pointwise: lower_pointwise(in, c.launches); break;
       case Group::Kind::Reduce: lower_reduce(in, c.launches); break;
       case Group::Kind::Contract: lower_contract(in, splits, c.launches); break;
       case Group::Kind::Kernel: lower_kernel(in, c.launches); break;
     }
+    tell_trial(c.launches, next, trials.take_answer());
     for (; next < c.launches.list.size(); ++next) {
       c.launches.list[next].parts = {g};
       c.launches.list[next].pass_extents();

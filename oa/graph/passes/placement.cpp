@@ -1,5 +1,6 @@
-// Stage 5. Gives every group a device. An engine has one, so this stage checks that the groups can
-// run there: element types and sizes.
+// Stage 5. Gives every group and value a place. An engine has one device, so groups go there, if
+// their results fit it. A value goes to its memory where fusion made it one that others read, else
+// it stays in the registers of its group's kernel; numbers of the host travel with each run.
 #include "oa/graph/compile.h"
 
 namespace oa::graph {
@@ -19,7 +20,22 @@ void placement(Compilation& c, StageRecord& record) {
     }
   }
   record.state = c.groups.empty() ? StageState::Inherited : StageState::Analyzed;
-  record.reason = fmt::format("all on {}", c.device.info().id);
+  u64 kept = 0, stored = 0, bytes = 0;
+  for (u32 n = 0; n < c.graph->nodes.size(); ++n) {
+    const Node& node = c.graph->nodes[n];
+    for (u32 i = 0; i < node.outputs.size(); ++i) {
+      const Spec& spec = node.outputs[i].spec;
+      ++(c.stored[n][i] ? stored : kept);
+      if (c.stored[n][i]) {
+        bytes += static_cast<u64>(spec.shape.elements()) * size_bytes(spec.dtype);
+      }
+    }
+  }
+  record.reason = fmt::format(
+      "all groups on {}; {} values of {} bytes in its memory, {} in registers of one kernel or "
+      "only "
+      "another view; {} numbers come with each run",
+      c.device.info().id, stored, bytes, kept, c.graph->scalars.size());
 }
 
 }  // namespace oa::graph

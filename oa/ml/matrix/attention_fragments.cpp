@@ -57,6 +57,13 @@ std::optional<Plan> make_plan(const Lower& l, const AttentionCall& c, Precision 
   return std::nullopt;
 }
 
+std::string describe(const AttentionCall& c, const Plan& plan, bool causal) {
+  return fmt::format(
+      "{}; {} products on matrix units, {} rows of the own side and {} of the other "
+      "in workgroup memory",
+      c.sizes(causal), kernel::name(plan.narrow), plan.rows, kColumns);
+}
+
 class Kernel {
  public:
   Kernel(const AttentionFrame& f, const Plan& plan)
@@ -253,6 +260,7 @@ bool fragment_attention(Lower& l, const Attention::Attrs& a) {
     x.scale(sums, factors);
     x.store(in.out, q_at, call.qs.row, own.first, sums);
   });
+  l.explain(describe(call, *plan, a.causal));
   call.launch(l, std::move(k), n.batch * n.heads * OwnBlock::blocks(plan->rows, n.queries),
               ForwardParams::args(l), 4);
   return true;
@@ -312,6 +320,7 @@ bool fragment_query_gradient(Lower& l, const Attention::Attrs& a) {
                 });
     x.store(in.out, q_at, call.qs.row, own.first, sums);
   });
+  l.explain(describe(call, *plan, a.causal));
   call.launch(l, std::move(k), n.batch * n.heads * OwnBlock::blocks(plan->rows, n.queries),
               QueryGradientParams::args(l), 6);
   return true;
@@ -375,6 +384,7 @@ bool fragment_key_gradient(Lower& l, const Attention::Attrs& a) {
     x.store(in.out_key, k_at, call.ks.row, own.first, key_sums);
     x.store(in.out_value, k_at, call.ks.row, own.first, value_sums);
   });
+  l.explain(describe(call, *plan, a.causal));
   call.launch(l, std::move(k), n.batch * n.kv_heads * OwnBlock::blocks(plan->rows, n.keys),
               KeyGradientParams::args(l), 8);
   return true;

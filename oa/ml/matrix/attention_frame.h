@@ -100,6 +100,12 @@ struct AttentionCall {
     return (b * f.at(n.heads) + h) * f.at(n.queries);
   }
 
+  // The work in words, behind what a kernel says of itself.
+  std::string sizes(bool causal) const {
+    return fmt::format("{} x {} heads, {} queries and {} keys of {}{}", n.batch, n.heads, n.queries,
+                       n.keys, n.dim, causal ? ", keys behind a query left out" : "");
+  }
+
   // `flops`: for each pair of a query and a key that see each other, and element of a row.
   void launch(graph::Lower& l, kernel::Kernel k, i64 groups, std::vector<graph::ArgRef> args,
               f64 flops) const {

@@ -130,6 +130,13 @@ struct Setup : AttentionCall {
         frame{AttentionCall::f, width_for(l.target(), n.dim, arrays, AttentionCall::f.value)} {}
   u32 width() const { return static_cast<u32>(frame.width); }
   u32 cells() const { return static_cast<u32>(n.dim * frame.width); }
+  void explain(Lower& l, std::string_view own, bool causal) const {
+    l.explain(
+        fmt::format("{}; a lane owns a {} row, {} lanes a workgroup, {} rows of the other "
+                    "side together{}",
+                    sizes(causal), own, frame.width, kBlock,
+                    l.target().is_cpu() ? "" : "; tiles want f32 and rows of a multiple of 32"));
+  }
 
   Frame frame;
 };
@@ -223,6 +230,7 @@ void forward_kernel(Lower& l, const Attention::Attrs& a) {
                    kernel::select(none, f.minus_infinity(), peak.get() + kernel::log(sum)));
     });
   });
+  setup.explain(l, "query", a.causal);
   setup.launch(l, std::move(k), n.batch * n.heads * ceil_div(n.queries, f.width),
                ForwardParams::args(l), 4);
 }
@@ -293,6 +301,7 @@ void query_gradient(Lower& l, const Attention::Attrs& a) {
     own.if_inside(
         [&] { f.write_row(in.out, q_at, [&](const Value& d) { return sums.load(f.column(d)); }); });
   });
+  setup.explain(l, "query", a.causal);
   setup.launch(l, std::move(k), n.batch * n.heads * ceil_div(n.queries, f.width),
                QueryGradientParams::args(l), 6);
 }
@@ -378,6 +387,7 @@ void key_gradient(Lower& l, const Attention::Attrs& a) {
       f.write_row(in.out_value, k_at, [&](const Value& d) { return value_sums.load(f.column(d)); });
     });
   });
+  setup.explain(l, "key", a.causal);
   setup.launch(l, std::move(k), n.batch * n.kv_heads * ceil_div(n.keys, f.width),
                KeyGradientParams::args(l), 8);
 }

@@ -57,6 +57,13 @@ std::optional<TileShape> choose_tile(const Lower& l, const AttentionCall& c, i64
   return std::nullopt;
 }
 
+std::string describe(const AttentionCall& c, const TileShape& shape, bool causal) {
+  return fmt::format(
+      "{}; tiles in workgroup memory: {} rows of the own side, {} of the other, {} "
+      "lanes share a row of scores",
+      c.sizes(causal), shape.rows, shape.columns(), kColumns);
+}
+
 using Scores = std::vector<VarValue>;  // [kRows][each] of a lane
 
 class Tile {
@@ -309,6 +316,7 @@ bool tiled_attention(Lower& l, const Attention::Attrs& a) {
     }
     tile.store(in.out, q_at, call.qs.row, own.first, n.queries, sums);
   });
+  l.explain(describe(call, *shape, a.causal));
   call.launch(l, std::move(k), n.batch * n.heads * OwnBlock::blocks(shape->rows, n.queries),
               ForwardParams::args(l), 4);
   return true;
@@ -379,6 +387,7 @@ bool tiled_query_gradient(Lower& l, const Attention::Attrs& a) {
                 });
     tile.store(in.out, q_at, call.qs.row, own.first, n.queries, sums);
   });
+  l.explain(describe(call, *shape, a.causal));
   call.launch(l, std::move(k), n.batch * n.heads * OwnBlock::blocks(shape->rows, n.queries),
               QueryGradientParams::args(l), 6);
   return true;
@@ -463,6 +472,7 @@ bool tiled_key_gradient(Lower& l, const Attention::Attrs& a) {
     tile.store(in.out_key, k_at, call.ks.row, own.first, n.keys, key_sums);
     tile.store(in.out_value, k_at, call.ks.row, own.first, n.keys, value_sums);
   });
+  l.explain(describe(call, *shape, a.causal));
   call.launch(l, std::move(k), n.batch * n.kv_heads * OwnBlock::blocks(shape->rows, n.keys),
               KeyGradientParams::args(l), 8);
   return true;

@@ -88,6 +88,8 @@ ArgRef ScanFrame::pack(const ArgRef& weight, i64 gates, i64 depth, bool transpos
       }
     });
   });
+  l_.explain(fmt::format("weights for the scan, {} columns side by side; packed in {} slices",
+                         columns, slices));
   l_.launch(std::move(k), panels() * gates * slices, {weight, packed});
   ArgRef read = packed;
   read.write = false;
@@ -111,6 +113,10 @@ void ScanFrame::launch(const std::string& name, std::vector<ArgRef> args, f64 fl
     all.push_back(ArgRef::number(static_cast<u64>(x)));
   }
   all.insert(all.end(), args.begin(), args.end());
+  l_.explain(
+      fmt::format("all {} steps of {} rows in one launch, {} rows a workgroup; tiles of {} x {} "
+                  "sums, {} hidden",
+                  step_count_, batch_count_, group_rows_, rows_, panel_columns(), hidden_));
   l_.launch(std::move(k), ceil_div(batch_count_, group_rows_), std::move(all), flops);
 }
 

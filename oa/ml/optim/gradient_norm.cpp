@@ -106,6 +106,10 @@ void GradientNorm::lower(Lower& l, const Attrs&) {
   graph::ArgRef read = partial;
   read.write = false;
   partial.part = true;
+  l.explain(
+      fmt::format("{} chunks of {} elements, scaled by the largest of each so that squares "
+                  "keep their range",
+                  chunks, kChunk));
   i64 first = 0;
   for (u32 i = 0; i < l.count(); ++i) {
     const i64 n = l.in(i).shape.elements();
@@ -117,6 +121,7 @@ void GradientNorm::lower(Lower& l, const Attrs&) {
                        3 * static_cast<f64>(n));
     first += own;
   }
+  l.explain(fmt::format("adds {} chunks in order", chunks));
   l.launch(total_kernel(l.target(), static_cast<u32>(chunks)), 1,
            {read, l.output(0), l.output(1), l.scalar(0)});
 }
