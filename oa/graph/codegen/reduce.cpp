@@ -181,6 +181,8 @@ std::vector<u32> ReduceKernel::refine_roles() const {
 }
 
 void ReduceKernel::find_in_place(Launch& launch) const {
+  // Lanes of a GPU past the last column read it too, perhaps after it was replaced.
+  if (!shared_row_ && !in_.target.is_cpu() && columns() % column_lanes() != 0) return;
   const AffineExpr here = full_position();
   for (Operand o : nest_.needs.buffers) {
     if (in_.graph.spec(o).shape.elements() == in_.group.domain.elements() &&
