@@ -292,10 +292,21 @@ class TiledContract {
     }
   }
 
-  // The rows of a band; a row past the end repeats the last one.
-  Value row(const Value& band, u32 i) const {
-    const Value r = band * c_.index(t_.rows) + c_.index(i);
-    return c_.shared_rows() % t_.rows == 0 ? r : kernel::min(r, c_.of_rows(c_.shared_rows() - 1));
+  // The rows of a band. The last band begins earlier where it would not be full and its workgroup
+  // has the rows before it too: then rows lie equally far apart, which no step of k has to look at.
+  // Else rows past the end repeat the last one.
+  std::vector<Value> rows_of(const Value& band) const {
+    const i64 all = c_.shared_rows();
+    const bool full = all % t_.rows == 0;
+    const bool earlier = !full && t_.a == Site::Direct && t_.task_bands > 1;
+    Value first = band * c_.index(t_.rows);
+    if (earlier) first = kernel::min(first, c_.of_rows(all - t_.rows));
+    std::vector<Value> rows;
+    for (u32 i = 0; i < t_.rows; ++i) {
+      const Value r = first + c_.index(i);
+      rows.push_back(full || earlier ? r : kernel::min(r, c_.index(all - 1)));
+    }
+    return rows;
   }
 
   void run_tile(const Value& batch, const Value& band, const Value& panel) {
@@ -303,8 +314,8 @@ class TiledContract {
     for (auto& of_row : sums) {
       for (u32 j = 0; j < t_.gangs; ++j) of_row.emplace_back(kernel::literal(c_.accumulator(), 0));
     }
-    std::vector<Value> rows, columns;
-    for (u32 i = 0; i < t_.rows; ++i) rows.push_back(row(band, i));
+    const std::vector<Value> rows = rows_of(band);
+    std::vector<Value> columns;
     for (u32 j = 0; j < t_.gangs; ++j) {
       columns.push_back(panel * c_.index(t_.panel_columns()) + c_.index(j * t_.width));
     }

@@ -137,10 +137,11 @@ std::vector<std::vector<Value>> ReduceKernel::short_row(const std::vector<Reduct
   const i64 full = static_cast<i64>(row.gangs.size());
   std::vector<std::vector<Value>> totals;
   for (const Reduction& red : level) {
-    // Independent states hide the latency of a step.
+    // Independent states hide the latency of a step, where other rows do not.
+    const i64 independent = std::clamp<i64>(full / 4, 1, kChains);
     std::vector<std::vector<Value>> chains;
     for (i64 g = 0; g < full; ++g) {
-      const size_t chain = static_cast<size_t>(g % kChains);
+      const size_t chain = static_cast<size_t>(g % independent);
       if (chain == chains.size()) chains.push_back(red.reducer->init(red.in));
       chains[chain] = step(red, chains[chain], row.gangs[static_cast<size_t>(g)],
                            lane_index() + index(g * width));
