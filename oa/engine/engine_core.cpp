@@ -139,7 +139,8 @@ void EngineCore::overwrite(std::string_view op, const TensorRef& tensor, const v
   check_open(op);
   refuse_in_capture(op, "elements cannot be replaced during a capture");
   flush();  // what is recorded reads the old elements
-  OA_CHECK(tensor->storage() && tensor->storage()->bytes() == bytes);
+  if (!tensor->storage()) fail(ErrorKind::FailedPrecondition, op, "value {}", why_missing());
+  OA_CHECK(tensor->storage()->bytes() == bytes);
   ++tensor->storage()->version;
   if (bytes > 0)
     device_->write(tensor->storage()->memory(), tensor->storage()->offset(), data, bytes);
@@ -298,10 +299,12 @@ void EngineCore::run_batch(std::unique_ptr<Graph> batch, bool timed) {
   Ready ready;
   try {
     ready = ready_for(*batch);
-  } catch (const Error&) {
-    const graph::StageRecords failed = last_compilation_;
-    salvage(*batch);
-    last_compilation_ = failed;  // and not what salvaging compiled
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::BackendFailure) {  // a lost device computes nothing more
+      const graph::StageRecords failed = last_compilation_;
+      salvage(*batch);
+      last_compilation_ = failed;  // and not what salvaging compiled
+    }
     throw;
   }
   run(*batch, ready, timed);

@@ -12,6 +12,16 @@ using graph::Node;
 
 constexpr int kMostFailures = 8;  // operations of one batch; beyond that all of it is lost
 
+// A value of the batch that somebody holds.
+graph::Tensor* any_holder(const Graph& all) {
+  for (const Node& node : all.nodes) {
+    for (const graph::Output& out : node.outputs) {
+      if (out.holder) return out.holder;
+    }
+  }
+  return nullptr;
+}
+
 // The nodes of `all` before `end` that are not lost, as a graph. Their holders are noted in it, but
 // know nothing of it.
 class Part {
@@ -34,6 +44,15 @@ class Part {
       graph_->nodes.push_back(std::move(node));
     }
   }
+  // Compiles the last node for its own sake: one that nobody holds would be dropped, and its
+  // failure blamed on what reads it.
+  void hold_last(graph::Tensor* holder) {
+    if (graph_->nodes.empty()) return;
+    for (graph::Output& out : graph_->nodes.back().outputs) {
+      if (!out.holder) out.holder = holder;
+    }
+  }
+
   Part(const Part&) = delete;
   Part& operator=(const Part&) = delete;
   ~Part() { forget(); }
@@ -82,9 +101,12 @@ void lose_dependents(const Graph& all, size_t failed, std::vector<bool>& lost) {
 void EngineCore::salvage(Graph& failed) noexcept {
   try {
     std::vector<bool> lost(failed.nodes.size(), false);
+    graph::Tensor* const holder = any_holder(failed);
     const auto works = [&](size_t end) {
       try {
-        (void)ready_for(Part(failed, lost, end).graph());
+        Part part(failed, lost, end);
+        if (end < failed.nodes.size()) part.hold_last(holder);
+        (void)ready_for(part.graph());
         return true;
       } catch (const Error&) {
         return false;

@@ -177,6 +177,9 @@ void Graph::record_assign(const TensorRef& target, const TensorRef& value) {
   if (&target->recorder() != recorder_ || &value->recorder() != recorder_) {
     invalid("assign", "value belongs to another engine, expected operands of one engine");
   }
+  if (!value->pending() && !value->storage()) {
+    fail(ErrorKind::FailedPrecondition, "assign", "value {}", recorder_->why_missing());
+  }
   const TensorRef& own = target->base_ ? target->base_ : target;
   Node node{.op = &assign_op(), .attrs = make_attrs<Assign>({})};
   node.inputs = {reshaped(operand_of(value), own->spec())};

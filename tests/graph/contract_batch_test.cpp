@@ -137,6 +137,30 @@ TEST_P(BatchedContract, EveryFormOfEveryType) {
   }
 }
 
+// Rows are dealt to workgroups in parts that need not be equal: those of a batch that each
+// workgroup packs for itself, and those of one matrix.
+TEST_P(BatchedContract, WorkgroupsGetEveryRowOnce) {
+  for (const Batch& s : {Batch{2, 16, 256, 128},
+                         {1, 16, 256, 128},
+                         {3, 12, 128, 64},
+                         {2, 28, 96, 64},
+                         {1, 250, 16, 32},
+                         {1, 333, 8, 64}}) {
+    SCOPED_TRACE(fmt::format("{} x {} x {} x {}", s.batch, s.m, s.k, s.n));
+    const std::vector<f32> a = eighths(s.batch * s.m * s.k, 6), b = eighths(s.batch * s.k * s.n, 7);
+    const std::vector<f32> expected = product(a, b, s);
+    const Matrix x = Matrix::from_f32(engine_, {s.batch, s.m, s.k}, a),
+                 y = Matrix::from_f32(engine_, {s.batch, s.k, s.n}, b);
+    // What is scaled is no value of its own once the statement has ended.
+    const Matrix scaled = matrix::mat_mul(x * 0.5, y * 2.0), rows = matrix::mat_mul(x * 1.0, y);
+    EXPECT_EQ(scaled.read_f32(), expected);
+    EXPECT_EQ(rows.read_f32(), expected);
+    if (s.batch == 1) {
+      EXPECT_EQ(matrix::mat_mul(x.reshape({s.m, s.k}), y.reshape({s.k, s.n})).read_f32(), expected);
+    }
+  }
+}
+
 TEST_P(BatchedContract, HeadsAreSplitAndMergedOnTheWay) {
   for (const auto& [batch, length, heads, size] :
        {std::array<i64, 4>{2, 16, 4, 8}, {3, 10, 2, 20}, {2, 17, 3, 5}, {1, 32, 2, 32}}) {

@@ -406,6 +406,17 @@ TEST(FailedBatch, WhatDoesNotDependOnTheFailureIsComputed) {
   EXPECT_EQ(again.read_f32(), (Floats{16, 18, 20}));
   EXPECT_EQ(last.read_f32(), (Floats{2, 4, 6}));
   EXPECT_NE(error_of([&] { (void)other.reshape({-1}); }), "no error");
+  EXPECT_NE(error_of([&] { late.assign(of_late); }).find("never computed"), std::string::npos);
+  // A failing value that nobody holds, with more readers than failures are looked for.
+  std::vector<Matrix> readers;
+  {
+    const Matrix middle =
+        matrix::mat_mul(matrix::full(e, {large, 1}, 2), matrix::full(e, {1, large}, 2));
+    for (int i = 0; i < 10; ++i) readers.push_back(matrix::sum(middle * double(i + 2), 0));
+  }
+  const Matrix unrelated = a * 7.0;
+  EXPECT_NE(error_of([&] { e.flush(); }), "no error");
+  EXPECT_EQ(unrelated.read_f32(), (Floats{7, 14, 21}));
   // Without anything else in it.
   const Matrix alone = matrix::full(e, {large, large}, 3);
   EXPECT_EQ(error_of([&] { e.flush(); }), text);

@@ -240,12 +240,15 @@ class TiledContract {
     const Value together = t_.bands == 1   ? c_.index(1)
                            : c_.any_rows() ? c_.of_rows(t_.task_bands + 1) - c_.index(1)
                                            : c_.index(t_.task_bands);
-    const bool whole = t_.bands % t_.blocks == 0 && (t_.bands == 1 || !c_.any_rows());
+    const bool whole = t_.bands == t_.blocks * t_.task_bands && (t_.bands == 1 || !c_.any_rows());
     const auto begin_of = [&](const Value& b) {
       if (whole) return b * together;
       // Rows of A that are packed begin at whole gangs.
       if (t_.a == Site::Task) return kernel::min(b * together, c_.of_rows(t_.bands));
-      return b * c_.of_rows(t_.bands) / c_.of_rows(t_.blocks);
+      // The first blocks have `few` bands each, those from `more` on one band more.
+      const i64 few = t_.bands / t_.blocks, more = t_.blocks - t_.bands % t_.blocks;
+      const auto number = [&](i64 x) { return c_.of_rows(x + 1) - c_.index(1); };
+      return b * number(few) + (kernel::max(b, number(more)) - number(more));
     };
     const Value first = begin_of(block);
     const Value last = begin_of(block + c_.index(1));

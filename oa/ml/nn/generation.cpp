@@ -216,8 +216,17 @@ std::vector<u32> Generation::start(std::span<const std::vector<u32>> prompts) {
     if (prompts[b].empty()) invalid(kOp, "prompt {} is empty, expected a token or more", b);
   }
   s.seen.assign(prompts.begin(), prompts.end());
+  for (std::vector<u32>& row : s.seen) {
+    const size_t count = std::min(row.size(), static_cast<size_t>(s.context));
+    row.erase(row.begin(), row.end() - static_cast<std::ptrdiff_t>(count));
+  }
   s.draws.assign(oa::matrix::full_like(s.draws, 0));
-  s.read_anew();
+  try {
+    s.read_anew();
+  } catch (...) {
+    s.seen.clear();  // nothing to go on from
+    throw;
+  }
   return s.take();
 }
 

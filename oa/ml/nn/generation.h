@@ -50,7 +50,8 @@ class Generation {
 
   i64 batch() const;
   i64 context_length() const;
-  // The logits [B, V] that the latest tokens were drawn from.
+  // The logits [B, V] that the latest tokens were drawn from. With capture, the next token replaces
+  // their elements.
   const Matrix& logits() const;
   // The program that next() replays; invalid before the first one and without capture.
   const ExecutionPlan& plan() const;

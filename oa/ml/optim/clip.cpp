@@ -13,14 +13,16 @@ namespace {
 
 constexpr std::string_view kOp = "clip_grad_norm";
 
-}  // namespace
+// The joint norm, and the factor that scales every gradient.
+struct JointNorm {
+  Matrix norm, factors;
+};
 
-Matrix clip_grad_norm(std::span<const Matrix> gradients, f64 max_norm) {
+JointNorm joint_norm(std::span<const Matrix> gradients, f64 max_norm) {
   if (!(max_norm >= 0) || !std::isfinite(static_cast<f32>(max_norm))) {
     invalid(kOp, "bad max_norm, got {}, expected a finite number of 0 or more", max_norm);
   }
   if (gradients.empty()) invalid(kOp, "no gradients, got an empty list, expected one or more");
-  std::set<const void*> seen;
   std::vector<graph::TensorRef> operands;
   for (size_t i = 0; i < gradients.size(); ++i) {
     const Matrix& g = gradients[i];
@@ -31,39 +33,43 @@ Matrix clip_grad_norm(std::span<const Matrix> gradients, f64 max_norm) {
     if (&g.tensor()->recorder() != &gradients[0].tensor()->recorder()) {
       invalid(kOp, "gradient {} belongs to another engine, expected gradients of one engine", i);
     }
-    if (!seen.insert(g.tensor()->elements()).second) {
+    operands.push_back(g.tensor());
+  }
+  const std::vector<graph::TensorRef> norm = matrix::record_all<GradientNorm>(operands, {max_norm});
+  return {Matrix(norm[0]), Matrix(norm[1])};
+}
+
+}  // namespace
+
+Matrix clip_grad_norm(std::span<const Matrix> gradients, f64 max_norm) {
+  std::set<const void*> seen;
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    if (gradients[i].valid() && !seen.insert(gradients[i].tensor()->elements()).second) {
       invalid(kOp, "gradient {} has the elements of an earlier one, expected every gradient once",
               i);
     }
-    operands.push_back(g.tensor());
   }
   const NoGrad off;
-  const std::vector<graph::TensorRef> norm = matrix::record_all<GradientNorm>(operands, {max_norm});
-  const Matrix factors(norm[1]);
+  const JointNorm joint = joint_norm(gradients, max_norm);
   for (const Matrix& g : gradients) {
-    if (g.num_elements() > 0) g.assign(matrix::record<ScaleGradient>({g, factors}));
+    if (g.num_elements() > 0) g.assign(matrix::record<ScaleGradient>({g, joint.factors}));
   }
-  return Matrix(norm[0]);
-}
-
-void separate_gradients(std::span<const Parameter> parameters) {
-  const NoGrad off;
-  std::set<const void*> seen;
-  for (const Parameter& p : parameters) {
-    if (!p.gradient()) continue;
-    if (!seen.insert(p.gradient()->tensor()->elements()).second) {
-      p.set_gradient(matrix::copy(*p.gradient()));
-    }
-  }
+  return joint.norm;
 }
 
 Matrix clip_grad_norm(std::span<const Parameter> parameters, f64 max_norm) {
-  separate_gradients(parameters);
   std::vector<Matrix> gradients;
   for (const Parameter& p : parameters) {
     if (p.gradient()) gradients.push_back(*p.gradient());
   }
-  return clip_grad_norm(std::span<const Matrix>(gradients), max_norm);
+  const NoGrad off;
+  const JointNorm joint = joint_norm(gradients, max_norm);
+  // Not in place: the gradients of a + b share their elements.
+  for (const Parameter& p : parameters) {
+    if (!p.gradient() || p.gradient()->num_elements() == 0) continue;
+    p.set_gradient(matrix::record<ScaleGradient>({*p.gradient(), joint.factors}));
+  }
+  return joint.norm;
 }
 
 GradientAccumulation::GradientAccumulation(u32 micro_batches) : micro_batches_(micro_batches) {

@@ -14,12 +14,8 @@ namespace oa::ml {
 // Optimizer::step_if_finite. InvalidArgument: no gradients, max_norm negative or not finite, not
 // F32, engines differ, the same storage twice.
 Matrix clip_grad_norm(std::span<const Matrix> gradients, f64 max_norm);
-// The same for the gradients that the parameters have, which may share elements.
+// The same for the gradients that the parameters have, which may share elements; they get new ones.
 Matrix clip_grad_norm(std::span<const Parameter> parameters, f64 max_norm);
-
-// Gives gradients that share their elements (those of a + b do) elements of their own, so that one
-// may be replaced in place.
-void separate_gradients(std::span<const Parameter> parameters);
 
 // Gradients summed over several micro-batches count as the gradient of their mean:
 //

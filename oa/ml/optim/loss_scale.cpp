@@ -6,7 +6,6 @@
 #include "oa/matrix/create.h"
 #include "oa/matrix/elementwise.h"
 #include "oa/ml/autograd/gradient_tape.h"
-#include "oa/ml/optim/clip.h"
 
 namespace oa::ml {
 namespace {
@@ -43,11 +42,10 @@ Matrix LossScale::scaled(const Matrix& loss) const {
 void LossScale::unscale(std::span<const Parameter> parameters) const {
   const NoGrad off;
   const Matrix inverse = matrix::reciprocal(scale_);
-  separate_gradients(parameters);
+  // Not in place: the gradients of a + b share their elements.
   for (const Parameter& p : parameters) {
     if (!p.gradient() || p.gradient()->num_elements() == 0) continue;
-    const Matrix& g = *p.gradient();
-    g.assign(g * inverse);
+    p.set_gradient(*p.gradient() * inverse);
   }
 }
 
