@@ -159,7 +159,7 @@ ExecutionPlan EngineCore::plan_of(std::unique_ptr<Graph>& batch, std::vector<Mat
   state->program = program_of(*batch, true);
   const Program& program = *state->program;
   for (u64 bytes : program.storage_bytes()) state->storages.push_back(allocate(bytes));
-  if (program.arena_bytes() > 0) state->arena = device_->allocate(program.arena_bytes());
+  if (program.arena_bytes() > 0) state->arena = pool_.allocate(program.arena_bytes());
   std::vector<u64> leaves, storages;
   for (const graph::Leaf& leaf : batch->leaves) {
     leaves.push_back(leaf.tensor->storage()->address());

@@ -183,7 +183,12 @@ void EngineCore::reserve_arena(u64 bytes) {
   if (bytes <= arena_.bytes) return;
   if (arena_.bytes > 0) device_->release(arena_);
   arena_ = {};
-  arena_ = device_->allocate(bytes + bytes / 4);
+  try {
+    arena_ = pool_.allocate(bytes + bytes / 4);  // the next program may want a little more
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::ResourceExhausted) throw;
+    arena_ = device_->allocate(bytes);
+  }
 }
 
 void EngineCore::assign_check_codes(const std::shared_ptr<Program>& program) {

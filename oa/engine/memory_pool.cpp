@@ -35,17 +35,19 @@ device::Memory MemoryPool::take(u64 bytes) {
     kept_bytes_ -= size;
     return m;
   }
+  device::Memory m = allocate(size);
+  m.bytes = size;
+  return m;
+}
+
+device::Memory MemoryPool::allocate(u64 bytes) {
   try {
-    device::Memory m = device_.allocate(size);
-    m.bytes = size;
-    return m;
+    return device_.allocate(bytes);
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::ResourceExhausted || kept_bytes_ == 0) throw;
   }
   trim();
-  device::Memory m = device_.allocate(size);
-  m.bytes = size;
-  return m;
+  return device_.allocate(bytes);
 }
 
 void MemoryPool::give(const device::Memory& memory) {

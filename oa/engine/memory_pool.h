@@ -19,6 +19,8 @@ class MemoryPool {
   // A block of at least `bytes`. Throws ResourceExhausted when even giving back every kept block
   // does not help.
   device::Memory take(u64 bytes);
+  // Memory of exactly `bytes` that the caller releases to the device, with the same promise.
+  device::Memory allocate(u64 bytes);
   void give(const device::Memory& memory);
   void trim();  // gives kept blocks back to the device
 

@@ -374,6 +374,47 @@ TEST(Programs, IndependentWorkSharesABarrierIntervalAndDependentWorkDoesNot) {
 // --- Batches that fail ---
 
 // As if operations had run one by one: nothing is replaced after the one that failed.
+// A device with little memory.
+class SmallDevice final : public test::InterpreterDevice {
+ public:
+  explicit SmallDevice(u64 most) : InterpreterDevice(test::gpu_target()), most_(most) {}
+  device::Memory allocate(u64 bytes) override {
+    if (memory_report().allocated_bytes + bytes > most_) {
+      fail(ErrorKind::ResourceExhausted, "SmallDevice", "out of memory, got {} bytes", bytes);
+    }
+    return InterpreterDevice::allocate(bytes);
+  }
+
+ private:
+  u64 most_;
+};
+
+TEST(Memory, KeptBlocksMakeRoomForTheTemporariesOfAProgram) {
+  constexpr i64 kN = 64;  // 16 KiB a matrix
+  for (const bool capture : {false, true}) {
+    Engine e = Engine::open_on(std::make_unique<SmallDevice>(150 << 10));
+    const Matrix x = matrix::full(e, {kN, kN}, 1.0 / kN);
+    x.read_f32();
+    {
+      std::vector<Matrix> many;
+      for (int i = 0; i < 6; ++i) many.push_back(x + double(i));
+      e.flush();
+    }
+    const auto chain = [&] {
+      Matrix y = x;
+      for (int i = 0; i < 4; ++i) y = matrix::mat_mul(y, x) + matrix::mat_mul(x, y);
+      return y;
+    };
+    if (!capture) {
+      EXPECT_EQ(chain().read_f32()[5], 16.0f / kN);
+      continue;
+    }
+    ExecutionPlan plan = e.capture([&] { return std::vector<Matrix>{chain()}; });
+    e.submit(plan);
+    EXPECT_EQ(plan.results()[0].read_f32()[5], 16.0f / kN);
+  }
+}
+
 TEST(FailedBatch, WhatDoesNotDependOnTheFailureIsComputed) {
   Engine e = Engine::open({.device = "cpu"});
   const Matrix a = row(e, {1, 2, 3}), state = row(e, {5, 6, 7}), late = row(e, {8, 9, 10});
