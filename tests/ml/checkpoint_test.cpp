@@ -10,6 +10,7 @@
 #include "oa/ml/nn/basic.h"
 #include "oa/ml/nn/linear.h"
 #include "oa/ml/optim/adam.h"
+#include "oa/ml/optim/moving_average.h"
 #include "oa/ml/optim/muon.h"
 #include "oa/ml/optim/sgd.h"
 #include "tests/matrix/devices.h"
@@ -78,6 +79,28 @@ class CheckpointTest : public OnDevice {
   std::filesystem::path folder_;
   ml::StateU32 counter_;
 };
+
+TEST_P(CheckpointTest, AveragesInPlaceOfParametersAreNotOverwritten) {
+  const auto m = model(1);
+  ml::Sgd sgd(m->all_parameters(), 0.1);
+  ml::save_checkpoint(path("a.oam"), *m, sgd);
+  ml::ExponentialMovingAverage average(*m, 0.5);
+  step(*m, sgd);
+  average.update();
+  const auto trained = values(*m);
+  {
+    const auto scope = average.scope();
+    const auto shown = values(*m);
+    EXPECT_EQ(
+        error_of([&] { ml::load_checkpoint(engine(), path("a.oam"), *m, sgd); }),
+        "load_checkpoint: parameter \"layer_0.weight\" shows its average, whose end gives the "
+        "old elements back, expected a call after that");
+    EXPECT_EQ(values(*m), shown);
+  }
+  EXPECT_EQ(values(*m), trained);
+  ml::load_checkpoint(engine(), path("a.oam"), *m, sgd);
+  EXPECT_NE(values(*m), trained);
+}
 
 TEST_P(CheckpointTest, EveryOptimizerGoesOnWithTheSameBits) {
   if (interpreted()) GTEST_SKIP() << "too slow";

@@ -6,6 +6,7 @@
 #include "oa/engine/engine_core.h"
 #include "oa/ml/checkpoint/oam.h"
 #include "oa/ml/checkpoint/quantize.h"
+#include "oa/ml/parameter_state.h"
 
 namespace oa::ml {
 namespace {
@@ -89,6 +90,12 @@ void check_fit(std::string_view op, const Engine& engine, const Oam& file, const
     }
   };
   for (size_t i = 0; i < file.weights.size(); ++i) {
+    if (TapeAccess::shown_averages(to.parameters[i].parameter) > 0) {
+      fail(ErrorKind::FailedPrecondition, op,
+           "parameter \"{}\" shows its average, whose end gives the old elements back, expected a "
+           "call after that",
+           to.parameters[i].path);
+    }
     need_engine(to.parameters[i].parameter.data());
     need_fit(op, file.weights[i], to.parameters[i].path, to.parameters[i].parameter.data(),
              may_be_quantised);

@@ -36,7 +36,8 @@ void save_checkpoint(const std::filesystem::path& path, const Module& model,
 
 // CheckpointCorrupt: the file is damaged. InvalidArgument: it is whole but does not fit model and
 // optimizer (names, order, shapes, dtypes, optimizer kind, lengths of moments), or the model
-// belongs to another engine. Io. Nothing changes then. Gradients are dropped.
+// belongs to another engine. FailedPrecondition: averages stand in place of the parameters (see
+// ExponentialMovingAverage::scope). Io. Nothing changes then. Gradients are dropped.
 CheckpointInfo load_checkpoint(const Engine& engine, const std::filesystem::path& path,
                                Module& model, CheckpointOptimizer& optimizer);
 
