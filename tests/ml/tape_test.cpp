@@ -211,6 +211,17 @@ TEST_P(TapeTest, RefusesValuesThatWereReplaced) {
             "backward: operand 1 of mul was replaced since the forward pass, expected it "
             "unchanged");
   EXPECT_FALSE(w.gradient());
+  // Rules read results too, also through a view that keeps no gradient.
+  {
+    const Parameter q = parameter({2}, {1, 2});
+    GradientTape again;
+    const Matrix y = matrix::exp(q.data());
+    ml::detach(y).assign(matrix::full_like(y, 5));
+    const Matrix total = matrix::sum(y);
+    EXPECT_EQ(
+        error_of([&] { again.backward(total); }),
+        "backward: result 0 of exp was replaced since the forward pass, expected it unchanged");
+  }
 }
 
 TEST_P(TapeTest, ATapeThatIsNotOnTopMayClose) {

@@ -56,7 +56,8 @@ class GradientTape::Impl final : public graph::Observer {
     const OpDef* op = nullptr;  // null: a rule of the caller's own
     AttrsPtr attrs;
     std::vector<TensorRef> inputs, outputs;
-    std::vector<u64> versions;  // of the inputs
+    std::vector<u64> versions;         // of the inputs
+    std::vector<u64> output_versions;  // rules read results too
     // Maps gradients of the outputs to those of the inputs; may add gradients of other leaves.
     std::function<Values(const Values&, Impl&)> rule;
   };
@@ -137,6 +138,7 @@ class GradientTape::Impl final : public graph::Observer {
     }
     node.inputs.assign(inputs.begin(), inputs.end());
     node.outputs.assign(outputs.begin(), outputs.end());
+    for (const TensorRef& t : outputs) node.output_versions.push_back(t->version());
     nodes.push_back(std::move(node));
   }
 
@@ -158,6 +160,12 @@ class GradientTape::Impl final : public graph::Observer {
         if (node.inputs[i]->version() == node.versions[i]) continue;
         fail(ErrorKind::FailedPrecondition, op,
              "operand {} of {} was replaced since the forward pass, expected it unchanged", i,
+             node.op ? node.op->name() : "an operation");
+      }
+      for (size_t i = 0; i < node.outputs.size(); ++i) {
+        if (node.outputs[i]->version() == node.output_versions[i]) continue;
+        fail(ErrorKind::FailedPrecondition, op,
+             "result {} of {} was replaced since the forward pass, expected it unchanged", i,
              node.op ? node.op->name() : "an operation");
       }
     }
