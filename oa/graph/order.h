@@ -11,9 +11,9 @@ namespace oa::graph {
 // the graph, in which a value is read soon after it is made.
 void order_launches(Compilation& c);
 
-// Of each launch, the last one of its interval. On a GPU launches of one interval need no barrier
-// between them, unless they share memory that is theirs one after the other; on a CPU each has an
-// interval of its own.
+// Of each launch, the last one of its interval. On a GPU the values that launches of one interval
+// share need no barrier between them, so memory is handed on between intervals only; where barriers
+// stand is decided later, by memory. On a CPU each launch has an interval of its own.
 std::vector<u32> interval_ends(const Compilation& c);
 
 }  // namespace oa::graph

@@ -1,3 +1,6 @@
+// The passes of a split matrix: largest elements of its lines, then their scaled parts together
+// with the sums that the check of its numbers needs. A pass that a later product wants for the
+// other side too takes the place of the first one.
 #include "oa/graph/codegen/contract_matrix_split.h"
 
 #include <algorithm>

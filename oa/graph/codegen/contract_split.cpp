@@ -328,10 +328,8 @@ std::optional<SplitVerdict> lower_contract_split(ContractNest& c, const DepthSli
   const kernel::Target& target = c.in().target;
   const Precision precision = c.precision();
   const bool split = precision == Precision::F32x3 || precision == Precision::F32x6;
-  if (!split || c.operand_dtype(0) != DType::F32 || !target.fragments) return std::nullopt;
-  // The low parts of halves are subnormal more often than not.
-  if (precision == Precision::F32x3 && !target.fragments_subnormal) return std::nullopt;
-  if (precision == Precision::F32x6 && !target.fragments_bf16) return std::nullopt;
+  if (!split || c.operand_dtype(0) != DType::F32) return std::nullopt;
+  OA_CHECK(target.fragments);  // the precision stage has asked for the units
   const bool gpu = target.threads >= kSoftwareGroups;
   if (gpu && !pays(c)) return std::nullopt;
   const SplitForm form = split_form(precision);

@@ -32,9 +32,8 @@ void placement(Compilation& c, StageRecord& record) {
     }
   }
   record.reason = fmt::format(
-      "all groups on {}; {} values of {} bytes in its memory, {} in registers of one kernel or "
-      "only "
-      "another view; {} numbers come with each run",
+      "all groups on {}; {} values of {} bytes in its memory, "
+      "{} in registers of one kernel or only another view; {} numbers come with each run",
       c.device.info().id, stored, bytes, kept, c.graph->scalars.size());
 }
 

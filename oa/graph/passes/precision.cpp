@@ -13,7 +13,7 @@ namespace {
 // F32 where the device lacks the units for what is asked.
 Precision computable(Precision asked, const kernel::Target& target) {
   switch (asked) {
-    case Precision::F32x3:
+    case Precision::F32x3:  // the low parts of halves are subnormal more often than not
       return target.fragments && target.fragments_subnormal ? asked : Precision::F32;
     case Precision::F32x6:
       return target.fragments && target.fragments_bf16 ? asked : Precision::F32;

@@ -1,3 +1,4 @@
+// How lanes share a step, the weights in their registers, and the loads one step ahead.
 #include "oa/ml/matrix/recurrent_held.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// How a model reads prompts and one more token, drawing on the device, and the replay of a token.
 #include "oa/ml/nn/generation.h"
 
 #include <algorithm>
